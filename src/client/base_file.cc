@@ -22,15 +22,15 @@ std::string Difference(const FileIdentity& saved, const FileIdentity& found) {
 }  // namespace
 
 BaseFile::Opened BaseFile::Open(const std::string& path, const FileIdentity& saved, uint64_t device) {
+  std::unique_ptr<BaseFile> file(new BaseFile(path, saved));
   // A FIFO in its place must not hold up the save.
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
+  file->descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file->descriptor_ < 0) {
     const int error = errno;
     return {nullptr,
             {error == ENOENT || error == ENOTDIR ? CAIRNFS_BASE_GONE : CAIRNFS_BASE_UNREADABLE,
              path + ": " + std::strerror(error)}};
   }
-  std::unique_ptr<BaseFile> file(new BaseFile(path, descriptor, saved));
   if (saved.device != device) {
     return {nullptr, {CAIRNFS_BASE_OTHER_FILESYSTEM, path + ": on another file system than the file to be written"}};
   }
@@ -38,7 +38,9 @@ BaseFile::Opened BaseFile::Open(const std::string& path, const FileIdentity& sav
   return {std::move(file), {}};
 }
 
-BaseFile::~BaseFile() { close(descriptor_); }
+BaseFile::~BaseFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
 
 std::optional<BaseProblem> BaseFile::Check() const {
   const Result<FileIdentity> found = IdentityOf(descriptor_, path_);

@@ -33,10 +33,9 @@ class BaseFile {
   std::optional<BaseProblem> Copy(uint64_t from, int descriptor, uint64_t to, uint64_t bytes) const;
 
  private:
-  BaseFile(std::string path, int descriptor, const FileIdentity& saved)
-      : path_(std::move(path)), descriptor_(descriptor), saved_(saved) {}
+  BaseFile(std::string path, const FileIdentity& saved) : path_(std::move(path)), saved_(saved) {}
   const std::string path_;
-  const int descriptor_;
+  int descriptor_ = -1;
   const FileIdentity saved_;
 };
 

@@ -46,9 +46,9 @@ int32_t Guarded(cairnfs_error* error, Call call) {
   try {
     return Report(call(), error);
   } catch (const std::bad_alloc&) {
-    return Report(MakeError(ErrorCode::kExhausted, "no memory is left"), error);
-  } catch (const std::system_error& thrown) {
-    return Report(MakeError(ErrorCode::kExhausted, thrown.what()), error);
+    return Report(NoMemory("the call"), error);
+  } catch (const std::system_error&) {
+    return Report(NoMemory("a lock or a thread"), error);
   }
 }
 

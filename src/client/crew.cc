@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 #include <system_error>
+
+#include "client/errors.h"
 
 namespace cairnfs::client {
 
@@ -25,10 +28,10 @@ void Pending::Wait() {
   while (count_ > 0) changed_.Wait(mutex_);
 }
 
-bool FirstError::Set(const Error& error) {
+bool FirstError::Set(const Error& error) noexcept {
   MutexLock lock(mutex_);
   if (error_.has_value()) return false;
-  error_ = error;
+  error_ = CopyOf(error);
   is_set_.store(true, std::memory_order_release);
   return true;
 }
@@ -39,8 +42,9 @@ Status FirstError::Get() const {
   return {};
 }
 
-Result<std::unique_ptr<Crew>> Crew::Start(unsigned threads) {
-  std::unique_ptr<Crew> crew(new Crew);
+Result<std::unique_ptr<Crew>> Crew::Start(unsigned threads, FirstError& errors) {
+  std::unique_ptr<Crew> crew(new Crew(errors));
+  crew->threads_.reserve(threads);
   for (unsigned i = 0; i < threads; i++) {
     auto started = StartThread([crew = crew.get(), i] { crew->Run(i); });
     if (!started.ok()) {
@@ -61,11 +65,21 @@ Crew::~Crew() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Crew::Post(Pending& pending, std::function<void(unsigned)> task) {
-  pending.Add();
+void Crew::Post(Pending& pending, std::function<Status(unsigned)> task) {
   MutexLock lock(mutex_);
   tasks_.push_back({&pending, std::move(task)});
+  pending.Add();  // before a thread can take it
   posted_.NotifyOne();
+}
+
+void Crew::RunTask(Task& task, unsigned number) {
+  if (errors_.IsSet()) return;
+  try {
+    const Status status = task.run(number);
+    if (!status.ok()) errors_.Set(status.error());
+  } catch (const std::bad_alloc&) {
+    errors_.Set(NoMemory("a thread that moves bytes"));
+  }
 }
 
 void Crew::Run(unsigned number) {
@@ -76,7 +90,7 @@ void Crew::Run(unsigned number) {
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.Unlock();
-    task.run(number);
+    RunTask(task, number);
     task.run = nullptr;
     task.pending->Done();
     lock.Lock();
@@ -84,14 +98,16 @@ void Crew::Run(unsigned number) {
 }
 
 Result<std::thread> StartThread(std::function<void()> run) {
+  Result<std::thread> result = MakeError(ErrorCode::kExhausted, "the system lets no more threads start");
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<std::thread> result = MakeError(ErrorCode::kExhausted, "the system lets no more threads start");
   try {
     result = std::thread(std::move(run));
   } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+    result = NoMemory("a new thread");
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return result;

@@ -32,7 +32,7 @@ class Pending {
 class FirstError {
  public:
   // True when it is the first.
-  bool Set(const Error& error);
+  bool Set(const Error& error) noexcept;
   bool IsSet() const { return is_set_.load(std::memory_order_acquire); }
   Status Get() const;
 
@@ -44,24 +44,29 @@ class FirstError {
 
 class Crew {
  public:
-  // kExhausted: the system lets no thread start. Fewer than asked for are enough.
-  static Result<std::unique_ptr<Crew>> Start(unsigned threads);
+  // `errors`, which outlives the crew, gets what tasks return. kExhausted: the system lets no thread start. Fewer than
+  // asked for are enough.
+  static Result<std::unique_ptr<Crew>> Start(unsigned threads, FirstError& errors);
   ~Crew();  // runs what is posted, then ends
   Crew(const Crew&) = delete;
 
   // Never waits. A save posts tasks for pieces that hold memory of the ring, and one for each few MiB of host tensors.
-  // `task` gets the number of its thread, in [0, threads()). `pending` counts it until it is done.
-  void Post(Pending& pending, std::function<void(unsigned)> task);
+  // `task` gets the number of its thread, in [0, threads()). Once there is an error, tasks do not run. `pending` counts
+  // it until it has run or will not, and is destroyed. Throws std::bad_alloc, and then has posted nothing; a task that
+  // throws it is an error.
+  void Post(Pending& pending, std::function<Status(unsigned)> task);
   unsigned threads() const { return static_cast<unsigned>(threads_.size()); }
 
  private:
   struct Task {
     Pending* pending;
-    std::function<void(unsigned)> run;
+    std::function<Status(unsigned)> run;
   };
-  Crew() = default;
+  explicit Crew(FirstError& errors) : errors_(errors) {}
   void Run(unsigned number);
+  void RunTask(Task& task, unsigned number);
 
+  FirstError& errors_;
   Mutex mutex_;
   CondVar posted_;
   std::deque<Task> tasks_ GUARDED_BY(mutex_);

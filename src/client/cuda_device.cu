@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 
 #include "client/device.h"
@@ -222,7 +223,12 @@ class CudaDevices final : public Devices {
                        status.error().message + "; less may be possible, or a higher `ulimit -l`");
     }
     const std::lock_guard lock(mutex_);
-    pinned_[memory] = bytes;
+    try {
+      pinned_[memory] = bytes;
+    } catch (const std::bad_alloc&) {
+      (void)cudaFreeHost(memory);
+      throw;
+    }
     return memory;
   }
   void FreePinned(void* memory, uint64_t bytes) override {

@@ -43,6 +43,7 @@ Status DeviceSide::Grow(Pinned& pinned, uint64_t bytes) {
 }
 
 Status DeviceSide::MakeStreams(uint32_t copies_in_flight) {
+  streams_.reserve(copies_in_flight);
   while (streams_.size() < copies_in_flight) {
     CAIRNFS_ASSIGN_OR_RETURN(StreamHandle stream, device_.NewStream());
     streams_.push_back(stream);
@@ -128,8 +129,8 @@ Status DeviceSide::Enqueue(Layout& layout, const Options& options) {
   // Work on a snapshot would hold up what the caller puts on its stream.
   if (made_snapshot_) last_stream_ = streams_.front();
   for (StreamHandle stream : streams_) CAIRNFS_RETURN_IF_ERROR(device_.StreamWaits(stream, readable_));
-  CAIRNFS_RETURN_IF_ERROR(Fingerprint(last_stream_));
-  CAIRNFS_ASSIGN_OR_RETURN(judged_, device_.Record(last_stream_));
+  CAIRNFS_RETURN_IF_ERROR(Fingerprint(*last_stream_));
+  CAIRNFS_ASSIGN_OR_RETURN(judged_, device_.Record(*last_stream_));
   return {};
 }
 
@@ -184,13 +185,15 @@ uint64_t DeviceSide::FirstDigest(uint32_t tensor) const {
 }
 
 void DeviceSide::Finish() {
+  if (!last_stream_.has_value()) return;
   // Errors were met before, or will be by the next call that the caller makes.
   for (StreamHandle stream : streams_) (void)device_.WaitForStream(stream);
   if (judged_ != nullptr) {
     (void)device_.WaitForEvent(judged_);
   } else {
-    (void)device_.WaitForStream(last_stream_);
+    (void)device_.WaitForStream(*last_stream_);
   }
+  last_stream_.reset();
   DeleteEvents();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "client/device.h"
@@ -45,7 +46,7 @@ class DeviceSide {
   // The digests of this save become the old ones; where they begin, for tensor `tensor` of the layout.
   void Commit();
   uint64_t FirstDigest(uint32_t tensor) const;
-  // Waits until nothing of the save uses the device.
+  // Waits until nothing of a save uses the device.
   void Finish();
 
  private:
@@ -83,8 +84,8 @@ class DeviceSide {
   bool made_snapshot_ = false;
   uint64_t bytes_over_bus_ = 0;
   size_t next_stream_ = 0;
-  StreamHandle last_stream_ = nullptr;  // on which the judgement was put
-  EventHandle readable_ = nullptr;      // the tensors, or their snapshot, may be read
+  std::optional<StreamHandle> last_stream_;  // on which the judgement is put; none: nothing runs
+  EventHandle readable_ = nullptr;           // the tensors, or their snapshot, may be read
   EventHandle judged_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <new>
 
 namespace cairnfs::client {
 namespace {
@@ -58,6 +59,22 @@ Error FileError(int errno_value, const std::string& what) {
     default: break;
   }
   return error;
+}
+
+Error NoMemory(const char* what) noexcept {
+  try {
+    return MakeError(ErrorCode::kExhausted, std::string(what) + ": no memory is left");
+  } catch (const std::bad_alloc&) {
+    return MakeError(ErrorCode::kExhausted, "no memory");  // short enough to lie in the string itself
+  }
+}
+
+Error CopyOf(const Error& error) noexcept {
+  try {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return NoMemory("");
+  }
 }
 
 }  // namespace cairnfs::client

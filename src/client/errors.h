@@ -19,4 +19,9 @@ int32_t Report(const Status& status, cairnfs_error* out);
 // As ErrnoError; EFBIG, which RLIMIT_FSIZE makes, is kNoSpace, ENOMEM, EMFILE and ENFILE are kExhausted.
 Error FileError(int errno_value, const std::string& what);
 
+// kExhausted: `what` found no memory. Needs none itself.
+Error NoMemory(const char* what) noexcept;
+// The same error; where there is no memory for it, NoMemory.
+Error CopyOf(const Error& error) noexcept;
+
 }  // namespace cairnfs::client

@@ -133,6 +133,7 @@ Status Loader::Prepare(const cairnfs_load_request& request) {
     CAIRNFS_ASSIGN_OR_RETURN(Device * device, devices_.Get(number));
     CAIRNFS_RETURN_IF_ERROR(ring_.Reserve(options_.ring_bytes == 0 ? kRingBytes : options_.ring_bytes));
     auto& streams = streams_[number];
+    streams.reserve(readers_);
     while (streams.size() < readers_) {
       CAIRNFS_ASSIGN_OR_RETURN(StreamHandle made, device->NewStream());
       streams.push_back(made);
@@ -152,15 +153,13 @@ Status Loader::ReadAll(const cairnfs_load_request& request, int descriptor) {
   const uint64_t part_bytes = std::max<uint64_t>(std::min(kPartBytesMax, ring_.bytes() / 2), kBlockBytes);
   FirstError error;
   Pending parts;
-  CAIRNFS_ASSIGN_OR_RETURN(auto crew, Crew::Start(readers_));
+  CAIRNFS_ASSIGN_OR_RETURN(auto crew, Crew::Start(readers_, error));
   for (size_t i = 0; i < request.read_count; i++) {
     const cairnfs_read& read = request.reads[i];
     for (uint64_t at = 0; at < read.bytes; at += part_bytes) {
       const Part part{&read, at, std::min(part_bytes, read.bytes - at)};
-      crew->Post(parts, [this, &request, &error, part, descriptor](unsigned thread) {
-        if (error.IsSet()) return;
-        const Status status = ReadPart(request, part, descriptor, thread);
-        if (!status.ok()) error.Set(status.error());
+      crew->Post(parts, [this, &request, part, descriptor](unsigned thread) {
+        return ReadPart(request, part, descriptor, thread);
       });
     }
   }
@@ -182,15 +181,12 @@ Status Loader::ReadToDevice(const cairnfs_load_request& request, const Part& par
                             StreamHandle stream) {
   const cairnfs_read& read = *part.read;
   CAIRNFS_ASSIGN_OR_RETURN(Device * device, devices_.Get(read.device));
-  std::byte* const piece = ring_.Take(part.bytes);
-  Status status = ReadBytes(descriptor, piece, part.bytes, read.offset + part.at, request.path);
-  if (status.ok()) {
-    status = device->CopyToDevice(static_cast<std::byte*>(read.destination) + part.at, piece, part.bytes, stream);
-    const Status waited = device->WaitForStream(stream);
-    if (status.ok()) status = waited;
-  }
-  ring_.Give(piece);
-  return status;
+  const Ring::Piece piece(ring_, part.bytes);
+  CAIRNFS_RETURN_IF_ERROR(ReadBytes(descriptor, piece.data(), part.bytes, read.offset + part.at, request.path));
+  const Status copied =
+      device->CopyToDevice(static_cast<std::byte*>(read.destination) + part.at, piece.data(), part.bytes, stream);
+  const Status waited = device->WaitForStream(stream);
+  return copied.ok() ? waited : copied;
 }
 
 }  // namespace cairnfs::client

@@ -33,12 +33,12 @@ Status OutputFile::Open(const Options& options) {
   name_ = slash == std::string::npos ? path_ : path_.substr(slash + 1);
   directory_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory_ < 0) return FileError(errno, path_ + ": its directory " + folder);
-  const std::string name = name_ + ".tmp-" + ToHex(RandomBytes(8));
+  std::string name = name_ + ".tmp-" + ToHex(RandomBytes(8));
   descriptor_ =
       openat(directory_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode == 0 ? 0666 : options.mode);
   if (descriptor_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be made");
-  temporary_name_ = name;
-  look_ = openat(directory_, name.c_str(), O_RDONLY | O_CLOEXEC);
+  temporary_name_ = std::move(name);
+  look_ = openat(directory_, temporary_name_.c_str(), O_RDONLY | O_CLOEXEC);
   // The mode may not let even its owner read it.
   if (look_ < 0) look_ = dup(descriptor_);
   if (look_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be opened");

@@ -67,7 +67,7 @@ void Ring::Give(const std::byte* piece) {
   const auto begin = static_cast<uint64_t>(piece - buffer_);
   MutexLock lock(mutex_);
   const auto found = std::find_if(pieces_.begin(), pieces_.end(),
-                                  [&](const Piece& other) { return other.begin == begin && !other.is_back; });
+                                  [&](const Given& other) { return other.begin == begin && !other.is_back; });
   assert(found != pieces_.end());
   found->is_back = true;
   while (!pieces_.empty() && pieces_.front().is_back) pieces_.pop_front();

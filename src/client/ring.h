@@ -32,16 +32,28 @@ class Ring {
   void PutBack() { first_ = 0; }                     // REQUIRES: all pieces are back.
   uint64_t room() const { return bytes_ - first_; }  // what pieces come from
 
-  // Waits until there is room: until pieces come back, which those who have them always give. Any thread. REQUIRES:
-  // bytes <= room() / 2.
-  std::byte* Take(uint64_t bytes);
-  void Give(const std::byte* piece);  // any thread
+  // Has its memory until it goes. Any thread.
+  class Piece {
+   public:
+    // Waits until there is room: until pieces come back, which those who have them always give. REQUIRES: bytes <=
+    // room() / 2.
+    Piece(Ring& ring, uint64_t bytes) : ring_(ring), data_(ring.Take(bytes)) {}
+    ~Piece() { ring_.Give(data_); }
+    Piece(const Piece&) = delete;
+    std::byte* data() const { return data_; }
+
+   private:
+    Ring& ring_;
+    std::byte* const data_;
+  };
 
  private:
-  struct Piece {
+  struct Given {
     uint64_t begin, end;
     bool is_back;
   };
+  std::byte* Take(uint64_t bytes);
+  void Give(const std::byte* piece);
   std::byte* TakeNow(uint64_t bytes) REQUIRES_LOCK(mutex_);
 
   Devices& devices_;
@@ -50,7 +62,7 @@ class Ring {
   uint64_t first_ = 0;  // what lies before is set aside
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Piece> pieces_ GUARDED_BY(mutex_);  // in the order they were given out; at most bytes_ / kAlignment
+  std::deque<Given> pieces_ GUARDED_BY(mutex_);  // in the order they were given out; at most bytes_ / kAlignment
 };
 
 }  // namespace cairnfs::client

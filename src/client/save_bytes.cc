@@ -9,13 +9,40 @@
 
 namespace cairnfs::client {
 
+// A piece of the ring that a device copies to. Until it goes, which waits for the copies, it has the piece.
+class SaveJob::Arrival {
+ public:
+  Arrival(DeviceSide& side, Ring& ring, uint64_t bytes)
+      : device_(side.device()), stream_(side.NextCopyStream()), piece_(ring, bytes) {}
+  ~Arrival() {
+    if (event_ == nullptr) {
+      (void)device_.WaitForStream(stream_);
+    } else {
+      (void)device_.WaitForEvent(event_);
+      device_.DeleteEvent(event_);
+    }
+  }
+  Arrival(const Arrival&) = delete;
+
+  StreamHandle stream() const { return stream_; }
+  std::byte* data() const { return piece_.data(); }
+  // To be called when all copies are on the stream.
+  Status Record() {
+    CAIRNFS_ASSIGN_OR_RETURN(event_, device_.Record(stream_));
+    return {};
+  }
+  Status Wait() { return device_.WaitForEvent(event_); }
+
+ private:
+  Device& device_;
+  StreamHandle stream_;
+  EventHandle event_ = nullptr;
+  const Ring::Piece piece_;
+};
+
 void SaveJob::PostHost(const std::vector<Span>& spans, Judging judging) {
   for (const Span& span : spans) {
-    crew_->Post(host_, [this, span, judging](unsigned thread) {
-      if (error_.IsSet()) return;
-      const Status status = SaveHostSpan(span, judging, thread);
-      if (!status.ok()) error_.Set(status.error());
-    });
+    crew_->Post(host_, [this, span, judging](unsigned thread) { return SaveHostSpan(span, judging, thread); });
   }
 }
 
@@ -82,11 +109,9 @@ Status SaveJob::StageDevices(const std::vector<Span>& spans) {
 // holds.
 void SaveJob::PostLiterals(const Span& span) {
   crew_->Post(writes_, [this, span](unsigned) {
-    if (error_.IsSet()) return;
     std::vector<const std::byte*> data;
     for (uint64_t i = 0; i < span.count; i++) data.push_back(layout_.blocks[span.first + i].data);
-    const Status status = WriteRuns(span, data);
-    if (!status.ok()) error_.Set(status.error());
+    return WriteRuns(span, data);
   });
 }
 
@@ -99,38 +124,27 @@ Status SaveJob::StageDeviceSpan(const Span& span) {
     return {};
   }
   DeviceSide& side = *parts_.devices.at(of_device->device);
-  StreamHandle stream = side.NextCopyStream();
-  std::byte* const piece = parts_.ring.Take(span.bytes);
-  Status status;
-  uint64_t at = 0;
-  for (uint64_t i = 0; i < span.count && status.ok();) {
+  const auto arrival = std::make_shared<Arrival>(side, parts_.ring, span.bytes);
+  std::byte* to = arrival->data();
+  for (uint64_t i = 0; i < span.count;) {
     const uint64_t first = i;
     uint64_t bytes = 0;
     do bytes += blocks[i++].bytes;
     while (i < span.count && blocks[i].device == blocks[first].device && blocks[i].tensor == blocks[first].tensor &&
            blocks[first].data + bytes == blocks[i].data);
     if (blocks[first].device == CAIRNFS_HOST) {
-      std::memcpy(piece + at, blocks[first].data, bytes);
+      std::memcpy(to, blocks[first].data, bytes);
     } else {
-      status = side.CopyToHost(piece + at, blocks[first].data, bytes, stream);
+      CAIRNFS_RETURN_IF_ERROR(side.CopyToHost(to, blocks[first].data, bytes, arrival->stream()));
     }
-    at += bytes;
+    to += bytes;
   }
-  Result<EventHandle> copied = status.ok() ? side.device().Record(stream) : Result<EventHandle>(status.error());
-  if (!copied.ok()) {
-    (void)side.device().WaitForStream(stream);
-    parts_.ring.Give(piece);
-    return copied.error();
-  }
-  crew_->Post(writes_, [this, &side, span, piece, event = *copied](unsigned) {
-    Status written = side.device().WaitForEvent(event);
-    side.device().DeleteEvent(event);
-    if (written.ok() && !error_.IsSet()) {
-      written = output_->Write(piece, span.bytes, layout_.blocks[span.first].offset);
-      bytes_written_ += span.bytes;
-    }
-    if (!written.ok()) error_.Set(written.error());
-    parts_.ring.Give(piece);
+  CAIRNFS_RETURN_IF_ERROR(arrival->Record());
+  crew_->Post(writes_, [this, arrival, span](unsigned) -> Status {
+    CAIRNFS_RETURN_IF_ERROR(arrival->Wait());
+    CAIRNFS_RETURN_IF_ERROR(output_->Write(arrival->data(), span.bytes, layout_.blocks[span.first].offset));
+    bytes_written_ += span.bytes;
+    return {};
   });
   return {};
 }
@@ -154,17 +168,17 @@ void SaveJob::PostCopies(Where where) {
   }
   for (const Run& run : runs) {
     crew_->Post(copies_, [this, run](unsigned) {
-      if (error_.IsSet()) return;
       {
         MutexLock lock(problem_mutex_);
-        if (problem_.has_value()) return;
+        if (problem_.has_value()) return Status();
       }
       if (auto problem = base_->Copy(run.from, output_->descriptor(), run.to, run.bytes)) {
         MutexLock lock(problem_mutex_);
         if (!problem_.has_value()) problem_ = *problem;
-        return;
+        return Status();
       }
       bytes_reused_ += run.bytes;
+      return Status();
     });
   }
 }

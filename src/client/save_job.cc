@@ -24,31 +24,36 @@ SaveJob::SaveJob(Layout layout, Options options, SaveParts parts, std::shared_pt
 }
 
 SaveJob::Ending SaveJob::Run() {
-  Status status;
-  try {
-    status = MoveBytes();
-  } catch (const std::bad_alloc&) {
-    status = MakeError(ErrorCode::kExhausted, options_.path + ": no memory is left");
-  }
+  Status status = Caught([this] { return MoveBytes(); });
   Finish();
-  if (status.ok()) status = error_.Get();
-  if (status.ok()) status = output_->Publish();
+  if (status.ok()) status = Caught([this] { return output_->Publish(); });
   if (!status.ok()) {
     output_.reset();
     outcome_->Fail(status.error());
     return {false, std::nullopt};
   }
   outcome_->Succeed(result_);
-  const std::optional<FileIdentity> file = output_->Look();
-  if (!file.has_value()) return {true, std::nullopt};
-  for (auto& [number, side] : parts_.devices) {
-    if (layout_.streams.contains(number)) side->Commit();
+  Ending ending{true, std::nullopt};
+  (void)Caught([this, &ending]() -> Status {
+    const std::optional<FileIdentity> file = output_->Look();
+    if (file.has_value()) ending.fingerprints = MakeFingerprints(*file);
+    return {};
+  });
+  if (!ending.fingerprints.has_value()) return ending;
+  for (const auto& [number, stream] : layout_.streams) parts_.devices.at(number)->Commit();
+  return ending;
+}
+
+Status SaveJob::Caught(const std::function<Status()>& step) const {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return NoMemory(options_.path.c_str());
   }
-  return {true, MakeFingerprints(*file)};
 }
 
 Status SaveJob::MoveBytes() {
-  CAIRNFS_ASSIGN_OR_RETURN(crew_, Crew::Start(options_.writers));
+  CAIRNFS_ASSIGN_OR_RETURN(crew_, Crew::Start(options_.writers, error_));
   CAIRNFS_RETURN_IF_ERROR(StageHost());
   CAIRNFS_RETURN_IF_ERROR(OpenFiles());
   const Judging judging = base_ != nullptr ? Judging::kCompare : Judging::kWriteAll;
@@ -115,10 +120,12 @@ Status SaveJob::StageHost() {
         block.data = to;
         to += block.bytes;
       }
+      return Status();
     });
     place += span.bytes;
   }
   host_.Wait();
+  CAIRNFS_RETURN_IF_ERROR(error_.Get());
   if (layout_.device_tensor_bytes == 0) outcome_->SourceIsFree();
   return {};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,6 +52,8 @@ class SaveJob {
   Ending Run();
 
  private:
+  class Arrival;
+
   // The steps.
   Status MoveBytes();
   Status OpenFiles();
@@ -61,6 +64,8 @@ class SaveJob {
   Status MoveAgain();
   Status WaitForSource();
   void Finish();
+  // Runs a step; kExhausted where it finds no memory.
+  Status Caught(const std::function<Status()>& step) const;
 
   // Parts of them.
   enum class Judging { kCompare, kWriteAll };

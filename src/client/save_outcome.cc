@@ -1,5 +1,7 @@
 #include "client/save_outcome.h"
 
+#include "client/errors.h"
+
 namespace cairnfs::client {
 
 void SaveOutcome::SourceIsFree() {
@@ -22,7 +24,7 @@ void SaveOutcome::Succeed(const cairnfs_save_result& result) {
 
 void SaveOutcome::Fail(const Error& error) {
   MutexLock lock(mutex_);
-  error_ = error;
+  error_ = CopyOf(error);
   source_is_free_ = true;
   is_done_ = true;
   changed_.NotifyAll();

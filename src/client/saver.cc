@@ -81,25 +81,33 @@ Status Saver::ReserveMemory(const Layout& layout) {
 
 Status Saver::BeginDevices(Layout& layout, bool has_base) {
   for (const auto& [number, stream] : layout.streams) {
-    auto& side = sides_[number];
-    if (side == nullptr) {
-      const Result<Device*> device = devices_.Get(number);
-      if (!device.ok()) return device.error();
-      side = std::make_unique<DeviceSide>(devices_, **device, number);
+    if (!sides_.contains(number)) {
+      CAIRNFS_ASSIGN_OR_RETURN(Device * device, devices_.Get(number));
+      sides_.emplace(number, std::make_unique<DeviceSide>(devices_, *device, number));
     }
     const DeviceSide::Options options{stream, has_base && fingerprints_.has_value() ? &*fingerprints_ : nullptr,
                                       options_.snapshot == CAIRNFS_SNAPSHOT_DEVICE,
                                       options_.copies_in_flight == 0 ? kCopiesInFlight : options_.copies_in_flight};
-    CAIRNFS_RETURN_IF_ERROR(side->Begin(layout, options));
+    CAIRNFS_RETURN_IF_ERROR(sides_.at(number)->Begin(layout, options));
   }
   return {};
 }
 
-void Saver::FinishDevices(const Layout& layout) {
-  for (const auto& [number, stream] : layout.streams) {
-    if (sides_[number] != nullptr) sides_[number]->Finish();
+// Ends what was begun on devices for a save that does not begin.
+class Saver::Beginning {
+ public:
+  explicit Beginning(Saver& saver) : saver_(saver) {}
+  ~Beginning() {
+    if (has_begun_) return;
+    for (const auto& [number, side] : saver_.sides_) side->Finish();
   }
-}
+  Beginning(const Beginning&) = delete;
+  void HasBegun() { has_begun_ = true; }
+
+ private:
+  Saver& saver_;
+  bool has_begun_ = false;
+};
 
 Result<std::shared_ptr<SaveOutcome>> Saver::Start(const cairnfs_save_request& request) {
   auto outcome = std::make_shared<SaveOutcome>();
@@ -113,22 +121,17 @@ Result<std::shared_ptr<SaveOutcome>> Saver::Start(const cairnfs_save_request& re
   AwaitEarlier();
   CAIRNFS_ASSIGN_OR_RETURN(Layout layout, MakeLayout(request, devices_));
   CAIRNFS_RETURN_IF_ERROR(ReserveMemory(layout));
-  const Status begun = BeginDevices(layout, request.base != nullptr);
-  if (!begun.ok()) {
-    FinishDevices(layout);
-    return begun.error();
-  }
+  Beginning beginning(*this);
+  CAIRNFS_RETURN_IF_ERROR(BeginDevices(layout, request.base != nullptr));
   auto job = std::make_shared<SaveJob>(std::move(layout), std::move(options),
                                        SaveParts{ring_, scratch_, sides_, fingerprints_}, outcome);
   auto started = StartThread([this, job] {
     SaveJob::Ending ending = job->Run();
     if (ending.is_saved) fingerprints_ = std::move(ending.fingerprints);
   });
-  if (!started.ok()) {
-    for (const auto& [number, side] : sides_) side->Finish();
-    return started.error();
-  }
+  if (!started.ok()) return started.error();
   job_ = std::move(*started);
+  beginning.HasBegun();
   return outcome;
 }
 

@@ -24,11 +24,11 @@ class Saver {
   Result<std::shared_ptr<SaveOutcome>> Start(const cairnfs_save_request& request);
 
  private:
+  class Beginning;
   Saver(const cairnfs_saver_options& options, Devices& devices);
   void AwaitEarlier() REQUIRES_LOCK(mutex_);
   Status ReserveMemory(const Layout& layout) REQUIRES_LOCK(mutex_);
   Status BeginDevices(Layout& layout, bool has_base) REQUIRES_LOCK(mutex_);
-  void FinishDevices(const Layout& layout) REQUIRES_LOCK(mutex_);
 
   const cairnfs_saver_options options_;
   const unsigned writers_;

@@ -37,10 +37,10 @@ Status HostDevice::CheckMemory(const void* data, uint64_t bytes, const std::stri
 Result<void*> HostDevice::Allocate(uint64_t bytes) {
   if (bytes > room_bytes) return MakeError(ErrorCode::kRange, std::to_string(bytes) + " bytes: no memory");
   room_bytes -= room_bytes == UINT64_MAX ? 0 : bytes;
-  void* memory = std::malloc(bytes);
+  std::unique_ptr<void, decltype(&std::free)> memory(std::malloc(bytes), &std::free);
   const std::lock_guard lock(mutex_);
-  memory_[static_cast<std::byte*>(memory)] = bytes;
-  return memory;
+  memory_[static_cast<std::byte*>(memory.get())] = bytes;
+  return memory.release();
 }
 
 void HostDevice::Free(void* memory) {
@@ -50,16 +50,18 @@ void HostDevice::Free(void* memory) {
 }
 
 Result<StreamHandle> HostDevice::NewStream() {
+  StreamHandle made = new int;
   handles++;
-  return StreamHandle{new int};
+  return made;
 }
 void HostDevice::DeleteStream(StreamHandle stream) {
   handles--;
   delete static_cast<int*>(stream);
 }
 Result<EventHandle> HostDevice::Record(StreamHandle) {
+  EventHandle made = new int;
   handles++;
-  return EventHandle{new int};
+  return made;
 }
 void HostDevice::DeleteEvent(EventHandle event) {
   handles--;

@@ -8,6 +8,8 @@
 
 #include <thread>
 
+#include "../../support/few_threads.h"
+#include "../../support/no_threads.h"
 #include "base/failpoint.h"
 #include "save_world.h"
 
@@ -147,6 +149,46 @@ TEST_F(SaveTrouble, NoRoomForTheFile) {
     EXPECT_TRUE(Read(Path("one")) == one);
   });
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(SaveTrouble, NoThreads) {
+  std::vector<TestTensor> state{NewTensor("a", CAIRNFS_HOST, 3 * kBlock), NewTensor("b", 0, 2 * kBlock)};
+  auto saver = OpenSaver();
+  SaveRight(*saver, state, Path("one"), nullptr);
+  const int64_t handles = devices_.devices[0].handles;
+  {
+    Request made;
+    Build(state, 64, made);
+    const NoThreads no_threads;
+    const auto result = Save(*saver, made, Path("two"), Path("one").c_str());
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kExhausted);
+  }
+  EXPECT_EQ(devices_.devices[0].handles, handles);
+  EXPECT_EQ(SaveRight(*saver, state, Path("two"), Path("one").c_str()).base_use,
+            static_cast<uint32_t>(CAIRNFS_BASE_USED));
+}
+
+TEST_F(SaveTrouble, FewThreads) {
+  if (!MayLimitThreads()) GTEST_SKIP() << "needs root";
+  std::vector<TestTensor> state{NewTensor("a", CAIRNFS_HOST, 3 * kBlock), NewTensor("b", 0, 2 * kBlock)};
+  std::filesystem::permissions(folder_, std::filesystem::perms::all);
+  int failed = 0;
+  for (rlim_t threads = 1; threads <= 8; threads++) {
+    const int got = WithFewThreads(threads, [&] {
+      auto saver = OpenSaver();
+      Request made;
+      Build(state, 64, made);
+      const auto result = Save(*saver, made, Path("one"), nullptr);
+      if (result.ok()) return Read(Path("one")) == made.expected ? 0 : 2;
+      return result.error().code == ErrorCode::kExhausted && Names().empty() ? 1 : 2;
+    });
+    ASSERT_TRUE(got == 0 || got == 1) << threads << " threads: " << got;
+    failed += got;
+    if (got == 0) break;
+  }
+  EXPECT_GE(failed, 2);  // without a thread for the save, and without one for its crew
+  EXPECT_LT(failed, 8);
 }
 
 // A saver that dies leaves the old file or the new one, whole.
