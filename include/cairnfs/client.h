@@ -13,7 +13,8 @@
  *
  * Devices: `device` is CAIRNFS_HOST for memory of the host, or the CUDA runtime's number of a device. A `stream` is a
  * cudaStream_t of that device; NULL is the legacy default stream. The library uses the device's primary context, as
- * the CUDA runtime and torch do, and leaves the caller's current device as it was. */
+ * the CUDA runtime and torch do, and leaves the caller's current device and context as they were. It makes no context
+ * on a device that was not named. */
 #ifndef CAIRNFS_CLIENT_H_
 #define CAIRNFS_CLIENT_H_
 
@@ -76,8 +77,8 @@ enum cairnfs_snapshot {
 typedef struct cairnfs_saver_options {
   uint32_t struct_bytes;
   uint32_t writers; /* threads that stage, hash and write; 0: 4, or the number of processors if that is less; <= 256 */
-  /* Memory through which bytes pass from the source to the file: pinned in a library with CUDA where there is a
-   * device. It is kept until the saver is closed. At least 2 blocks. 0: what the device tensors of the largest save so
+  /* Memory through which bytes pass from the source to the file: pinned once there were tensors on devices. It is
+   * kept until the saver is closed. At least 2 blocks. 0: what the device tensors of the largest save so
    * far have, and 64 MiB, but at most a quarter of the machine's memory. A size that was asked for and cannot be had is
    * CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors that fit into it as a whole, or where there are device tensors
    * into half of it and leave 2 blocks, are free as soon as they have been copied there; else when the save has read

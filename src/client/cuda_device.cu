@@ -2,13 +2,17 @@
 // The runtime is linked in; it finds the driver when it is first asked, so that the library loads where there is none.
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <set>
 #include <string>
 
+#include "client/address_ranges.h"
 #include "client/device.h"
 
 namespace cairnfs::client {
@@ -42,18 +46,59 @@ Status Failed(cudaError_t error, const std::string& what) {
                    what + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 
-// Makes a device current for one call.
+// What only the driver has, by the names in its library: the runtime's way to ask for them differs from version to
+// version. A function is null where there is no driver.
+struct Driver {
+  decltype(&::cuInit) init = Find<decltype(&::cuInit)>("cuInit");
+  decltype(&::cuDeviceGet) device_get = Find<decltype(&::cuDeviceGet)>("cuDeviceGet");
+  decltype(&::cuDevicePrimaryCtxRetain) primary_context =
+      Find<decltype(&::cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain");
+  decltype(&::cuCtxPushCurrent) push_context = Find<decltype(&::cuCtxPushCurrent)>("cuCtxPushCurrent_v2");
+  decltype(&::cuCtxPopCurrent) pop_context = Find<decltype(&::cuCtxPopCurrent)>("cuCtxPopCurrent_v2");
+  decltype(&::cuMemGetAddressRange) address_range =
+      Find<decltype(&::cuMemGetAddressRange)>("cuMemGetAddressRange_v2");
+
+  static const Driver& Get() {
+    static const Driver driver;
+    return driver;
+  }
+
+ private:
+  template <typename Function>
+  static Function Find(const char* name) {
+    static void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+  }
+};
+
+// The device's primary context, which the runtime and torch use; made where there is none yet. It stays. Null: it
+// cannot be had.
+CUcontext PrimaryContext(int number) {
+  const Driver& driver = Driver::Get();
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  if (driver.init == nullptr || driver.device_get == nullptr || driver.primary_context == nullptr ||
+      driver.push_context == nullptr || driver.pop_context == nullptr || driver.init(0) != CUDA_SUCCESS ||
+      driver.device_get(&device, number) != CUDA_SUCCESS ||
+      driver.primary_context(&context, device) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  return context;
+}
+
+// Makes a context current for one call. The thread then has the context that it had, or none: cudaSetDevice would make
+// one on the device that the caller never asked for.
 class Current {
  public:
-  explicit Current(int number) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = number;
-    (void)cudaSetDevice(number);
+  explicit Current(CUcontext context) : is_pushed_(Driver::Get().push_context(context) == CUDA_SUCCESS) {}
+  ~Current() {
+    CUcontext popped = nullptr;
+    if (is_pushed_) (void)Driver::Get().pop_context(&popped);
   }
-  ~Current() { (void)cudaSetDevice(before_); }
   Current(const Current&) = delete;
 
  private:
-  int before_ = 0;
+  const bool is_pushed_;
 };
 
 cudaStream_t Stream(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
@@ -61,33 +106,23 @@ cudaEvent_t Event(EventHandle event) { return static_cast<cudaEvent_t>(event); }
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int number) : number_(number) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found, 3020, cudaEnableDefault, &result) ==
-            cudaSuccess &&
-        result == cudaDriverEntryPointSuccess) {
-      address_range_ = reinterpret_cast<AddressRange>(found);
-    }
-  }
+  CudaDevice(int number, CUcontext context) : number_(number), context_(context) {}
+  CUcontext context() const { return context_; }
 
   Status CheckMemory(const void* data, uint64_t bytes, const std::string& what) override {
-    const Current current(number_);
+    const Current current(context_);
     cudaPointerAttributes attributes{};
     const Status asked = Failed(cudaPointerGetAttributes(&attributes, data), what);
     if (!asked.ok()) return MakeError(ErrorCode::kStale, asked.error().message);
-    if ((attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) ||
-        (attributes.type == cudaMemoryTypeDevice && attributes.device != number_)) {
+    if (!IsHere(attributes)) {
       return MakeError(ErrorCode::kStale, what + ": its pointer is not of device " + std::to_string(number_) +
                                               "; was it freed, or is it of the host or of another device?");
     }
-    CUdeviceptr begin = 0;
-    size_t size = 0;
-    if (address_range_ == nullptr ||
-        address_range_(&begin, &size, reinterpret_cast<CUdeviceptr>(data)) != CUDA_SUCCESS) {
-      return {};
-    }
-    if (bytes > begin + size - reinterpret_cast<CUdeviceptr>(data)) {
+    const auto begin = reinterpret_cast<uint64_t>(data);
+    const std::optional<AddressRange> range = RangeAt(begin);
+    // Where the driver does not say how far memory reaches, nothing more can be checked.
+    if (!range.has_value()) return {};
+    if (bytes > range->end - begin) {
       return MakeError(ErrorCode::kStale,
                        what + ": " + std::to_string(bytes) + " bytes end past the memory that was allocated there");
     }
@@ -95,40 +130,39 @@ class CudaDevice final : public Device {
   }
 
   Result<void*> Allocate(uint64_t bytes) override {
-    const Current current(number_);
+    const Current current(context_);
     void* memory = nullptr;
-    const Status status = Failed(cudaMalloc(&memory, bytes), "device " + std::to_string(number_) + ": " +
-                                                                 std::to_string(bytes) + " bytes");
-    if (!status.ok()) return status.error();
+    const Status status = Checked(cudaMalloc(&memory, bytes), "memory");
+    if (!status.ok()) return status.error().WithContext(std::to_string(bytes) + " bytes");
     return memory;
   }
   void Free(void* memory) override {
-    const Current current(number_);
+    const Current current(context_);
     (void)cudaFree(memory);
   }
 
   Result<StreamHandle> NewStream() override {
-    const Current current(number_);
+    const Current current(context_);
     cudaStream_t stream = nullptr;
-    const Status status = Failed(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), What("a new stream"));
+    const Status status = Checked(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a new stream");
     if (!status.ok()) return status.error();
     return StreamHandle{stream};
   }
   void DeleteStream(StreamHandle stream) override {
-    const Current current(number_);
+    const Current current(context_);
     (void)cudaStreamDestroy(Stream(stream));
   }
   Status WaitForStream(StreamHandle stream) override {
-    const Current current(number_);
-    return Failed(cudaStreamSynchronize(Stream(stream)), What("a stream"));
+    const Current current(context_);
+    return Checked(cudaStreamSynchronize(Stream(stream)), "a stream");
   }
   Result<EventHandle> Record(StreamHandle stream) override {
-    const Current current(number_);
+    const Current current(context_);
     cudaEvent_t event = nullptr;
     const Status made =
-        Failed(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), What("a new event"));
+        Checked(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "a new event");
     if (!made.ok()) return made.error();
-    const Status recorded = Failed(cudaEventRecord(event, Stream(stream)), What("an event"));
+    const Status recorded = Checked(cudaEventRecord(event, Stream(stream)), "an event");
     if (!recorded.ok()) {
       (void)cudaEventDestroy(event);
       return recorded.error();
@@ -136,15 +170,15 @@ class CudaDevice final : public Device {
     return EventHandle{event};
   }
   Status StreamWaits(StreamHandle stream, EventHandle event) override {
-    const Current current(number_);
-    return Failed(cudaStreamWaitEvent(Stream(stream), Event(event), 0), What("a stream"));
+    const Current current(context_);
+    return Checked(cudaStreamWaitEvent(Stream(stream), Event(event), 0), "a stream");
   }
   Status WaitForEvent(EventHandle event) override {
-    const Current current(number_);
-    return Failed(cudaEventSynchronize(Event(event)), What("work that was begun"));
+    const Current current(context_);
+    return Checked(cudaEventSynchronize(Event(event)), "work that was begun");
   }
   void DeleteEvent(EventHandle event) override {
-    const Current current(number_);
+    const Current current(context_);
     (void)cudaEventDestroy(Event(event));
   }
 
@@ -158,28 +192,48 @@ class CudaDevice final : public Device {
     return Copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   }
   Status SetToZero(void* memory, uint64_t bytes, StreamHandle stream) override {
-    const Current current(number_);
-    return Failed(cudaMemsetAsync(memory, 0, bytes, Stream(stream)), What("setting memory"));
+    const Current current(context_);
+    return Checked(cudaMemsetAsync(memory, 0, bytes, Stream(stream)), "setting memory");
   }
   Status Fingerprint(const FingerprintJob& job, StreamHandle stream) override {
-    const Current current(number_);
+    const Current current(context_);
     constexpr uint32_t kThreads = 128;
     if (job.block_count == 0) return {};
     HashTiles<<<job.block_count * kTilesPerBlock, kTileChunks, 0, Stream(stream)>>>(job);
     FinishBlocks<<<(job.block_count + kThreads - 1) / kThreads, kThreads, 0, Stream(stream)>>>(job);
-    return Failed(cudaGetLastError(), What("fingerprints"));
+    return Checked(cudaGetLastError(), "fingerprints");
   }
 
  private:
-  using AddressRange = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
-  std::string What(const char* what) const { return "device " + std::to_string(number_) + ": " + what; }
+  Status Checked(cudaError_t error, const char* what) const {
+    return error == cudaSuccess ? Status() : Failed(error, "device " + std::to_string(number_) + ": " + what);
+  }
+  bool IsHere(const cudaPointerAttributes& attributes) const {
+    return attributes.type == cudaMemoryTypeManaged ||
+           (attributes.type == cudaMemoryTypeDevice && attributes.device == number_);
+  }
+  // The allocation of this device that has the address. REQUIRES: the device is current.
+  std::optional<AddressRange> RangeAt(uint64_t address) const {
+    cudaPointerAttributes attributes{};
+    CUdeviceptr begin = 0;
+    size_t bytes = 0;
+    if (cudaPointerGetAttributes(&attributes, reinterpret_cast<const void*>(address)) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return std::nullopt;
+    }
+    if (!IsHere(attributes) || Driver::Get().address_range == nullptr ||
+        Driver::Get().address_range(&begin, &bytes, address) != CUDA_SUCCESS) {
+      return std::nullopt;
+    }
+    return AddressRange{begin, begin + bytes};
+  }
   Status Copy(void* to, const void* from, uint64_t bytes, cudaMemcpyKind kind, StreamHandle stream) {
-    const Current current(number_);
-    return Failed(cudaMemcpyAsync(to, from, bytes, kind, Stream(stream)), What("a copy"));
+    const Current current(context_);
+    return Checked(cudaMemcpyAsync(to, from, bytes, kind, Stream(stream)), "a copy");
   }
 
   const int number_;
-  AddressRange address_range_ = nullptr;
+  const CUcontext context_;
 };
 
 class CudaDevices final : public Devices {
@@ -198,7 +252,7 @@ class CudaDevices final : public Devices {
 
   Result<Device*> Get(int32_t number) override {
     const std::lock_guard lock(mutex_);
-    auto& device = devices_[number];
+    std::unique_ptr<CudaDevice>& device = devices_[number];
     if (device == nullptr) {
       const Result<int32_t> count = Count();
       if (!count.ok() || number < 0 || number >= *count) {
@@ -207,14 +261,22 @@ class CudaDevices final : public Devices {
                              (count.ok() ? "there are " + std::to_string(*count) + " CUDA devices here"
                                          : count.error().message));
       }
-      device = std::make_unique<CudaDevice>(number);
+      const CUcontext context = PrimaryContext(number);
+      if (context == nullptr) {
+        return MakeError(ErrorCode::kUnavailable,
+                         "device " + std::to_string(number) + ": its primary context cannot be had");
+      }
+      device = std::make_unique<CudaDevice>(number, context);
     }
     return device.get();
   }
 
+  bool Pins() override { return DeviceInUse() != nullptr; }
+
   Result<void*> AllocatePinned(uint64_t bytes) override {
-    const Result<int32_t> count = Count();
-    if (!count.ok() || *count == 0) return AllocateOrdinary(bytes);
+    const CudaDevice* device = DeviceInUse();
+    if (device == nullptr) return AllocateOrdinary(bytes);
+    const Current current(device->context());
     void* memory = nullptr;
     const Status status =
         Failed(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), std::to_string(bytes) + " bytes to be pinned");
@@ -224,7 +286,7 @@ class CudaDevices final : public Devices {
     }
     const std::lock_guard lock(mutex_);
     try {
-      pinned_[memory] = bytes;
+      pinned_.insert(memory);
     } catch (const std::bad_alloc&) {
       (void)cudaFreeHost(memory);
       throw;
@@ -239,13 +301,23 @@ class CudaDevices final : public Devices {
         return;
       }
     }
+    const Current current(DeviceInUse()->context());
     (void)cudaFreeHost(memory);
   }
 
  private:
+  // Any device that was asked for; null: none was. Others are left alone: a context takes memory of its device.
+  const CudaDevice* DeviceInUse() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, device] : devices_) {
+      if (device != nullptr) return device.get();
+    }
+    return nullptr;
+  }
+
   std::mutex mutex_;
   std::map<int32_t, std::unique_ptr<CudaDevice>> devices_;
-  std::map<void*, uint64_t> pinned_;
+  std::set<void*> pinned_;
 };
 
 }  // namespace

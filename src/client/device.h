@@ -51,7 +51,9 @@ class Devices {
   virtual Result<int32_t> Count() = 0;
   // It stays as long as the process. kUnavailable: there is none of that number, and why.
   virtual Result<Device*> Get(int32_t number) = 0;
-  // Memory of the host, pinned where there is a device. kExhausted: so much cannot be had, and how much can be locked.
+  // Whether memory of the host is pinned from now on: once a device was got. To pin takes a device's context.
+  virtual bool Pins() = 0;
+  // Memory of the host, pinned where Pins. kExhausted: so much cannot be had, and how much can be locked.
   virtual Result<void*> AllocatePinned(uint64_t bytes) = 0;
   virtual void FreePinned(void* memory, uint64_t bytes) = 0;
 };

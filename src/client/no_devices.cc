@@ -14,6 +14,7 @@ class NoDevices final : public Devices {
                                                   ": this library was built without CUDA (cairnfs_client_build says "
                                                   "host)");
   }
+  bool Pins() override { return false; }
   Result<void*> AllocatePinned(uint64_t bytes) override { return AllocateOrdinary(bytes); }
   void FreePinned(void* memory, uint64_t bytes) override { FreeOrdinary(memory, bytes); }
 };

@@ -13,13 +13,16 @@ Ring::~Ring() {
 
 Status Ring::Reserve(uint64_t bytes) {
   bytes = AlignUp(bytes, kAlignment);
-  if (bytes <= bytes_) return {};
+  const bool pins = devices_.Pins();
+  if (bytes <= bytes_ && (is_pinned_ || !pins)) return {};
+  bytes = std::max(bytes, bytes_);
   if (buffer_ != nullptr) devices_.FreePinned(buffer_, bytes_);
   buffer_ = nullptr;
   bytes_ = 0;
   CAIRNFS_ASSIGN_OR_RETURN(void* memory, devices_.AllocatePinned(bytes));
   buffer_ = static_cast<std::byte*>(memory);
   bytes_ = bytes;
+  is_pinned_ = pins;
   return {};
 }
 

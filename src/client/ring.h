@@ -22,7 +22,8 @@ class Ring {
   ~Ring();  // REQUIRES: all pieces are back.
   Ring(const Ring&) = delete;
 
-  // Makes the buffer as large as that if it is smaller. kExhausted. REQUIRES: all pieces are back.
+  // Makes the buffer as large as that if it is smaller, and pins it if it was not and can be. kExhausted. REQUIRES: all
+  // pieces are back.
   Status Reserve(uint64_t bytes);
   uint64_t bytes() const { return bytes_; }
 
@@ -59,6 +60,7 @@ class Ring {
   Devices& devices_;
   std::byte* buffer_ = nullptr;  // changed by Reserve alone
   uint64_t bytes_ = 0;
+  bool is_pinned_ = false;
   uint64_t first_ = 0;  // what lies before is set aside
   Mutex mutex_;
   CondVar changed_;

@@ -111,11 +111,18 @@ Result<Device*> HostDevices::Get(int32_t number) {
 }
 Result<void*> HostDevices::AllocatePinned(uint64_t bytes) {
   if (bytes > pinned_max) return MakeError(ErrorCode::kExhausted, std::to_string(bytes) + " bytes cannot be pinned");
-  pinned_bytes += static_cast<int64_t>(bytes);
-  return AllocateOrdinary(bytes);
+  CAIRNFS_ASSIGN_OR_RETURN(void* memory, AllocateOrdinary(bytes));
+  const std::lock_guard lock(mutex_);
+  if (pins) {
+    pinned_bytes += static_cast<int64_t>(bytes);
+  } else {
+    ordinary_.insert(memory);
+  }
+  return memory;
 }
 void HostDevices::FreePinned(void* memory, uint64_t bytes) {
-  pinned_bytes -= static_cast<int64_t>(bytes);
+  const std::lock_guard lock(mutex_);
+  pinned_bytes -= ordinary_.erase(memory) > 0 ? 0 : static_cast<int64_t>(bytes);
   FreeOrdinary(memory, bytes);
 }
 

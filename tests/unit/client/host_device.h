@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "client/device.h"
 
@@ -46,11 +47,17 @@ class HostDevices final : public Devices {
  public:
   Result<int32_t> Count() override { return 2; }
   Result<Device*> Get(int32_t number) override;
+  bool Pins() override { return pins; }
   Result<void*> AllocatePinned(uint64_t bytes) override;
   void FreePinned(void* memory, uint64_t bytes) override;
   HostDevice devices[2];
+  std::atomic<bool> pins = true;
   std::atomic<uint64_t> pinned_max = UINT64_MAX;
   std::atomic<int64_t> pinned_bytes = 0;
+
+ private:
+  std::mutex mutex_;
+  std::set<void*> ordinary_;
 };
 
 }  // namespace cairnfs::client

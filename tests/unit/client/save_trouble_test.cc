@@ -93,6 +93,22 @@ TEST_F(SaveTrouble, RingsThatCannotBeHad) {
   EXPECT_EQ(SaveRight(*modest, state, Path("x"), nullptr).ring_bytes, 32 * kBlock + 4096);
 }
 
+// Host tensors alone need no pinned memory, and no context of a device.
+TEST_F(SaveTrouble, TheRingIsPinnedWithTheFirstDevice) {
+  auto saver = OpenSaver({.ring_bytes = 4 * kBlock});
+  devices_.pins = false;
+  std::vector<TestTensor> state{NewTensor("h", CAIRNFS_HOST, 100)};
+  SaveRight(*saver, state, Path("x"), nullptr);
+  EXPECT_EQ(devices_.pinned_bytes, 0);
+  devices_.pins = true;
+  state.push_back(NewTensor("d", 0, 100));
+  SaveRight(*saver, state, Path("x"), nullptr);
+  EXPECT_GE(devices_.pinned_bytes, static_cast<int64_t>(4 * kBlock));
+  const int64_t pinned = devices_.pinned_bytes;
+  SaveRight(*saver, state, Path("x"), nullptr);
+  EXPECT_EQ(devices_.pinned_bytes, pinned);
+}
+
 TEST_F(SaveTrouble, ADeviceThatFailsInTheMiddle) {
   cairnfs_saver_options options = {};
   options.ring_bytes = 4 * kBlock;
