@@ -119,10 +119,10 @@ class CudaDevice final : public Device {
                                               "; was it freed, or is it of the host or of another device?");
     }
     const auto begin = reinterpret_cast<uint64_t>(data);
-    const std::optional<AddressRange> range = RangeAt(begin);
     // Where the driver does not say how far memory reaches, nothing more can be checked.
-    if (!range.has_value()) return {};
-    if (bytes > range->end - begin) {
+    if (!RangeAt(begin).has_value()) return {};
+    // Torch's expandable segments are many allocations, mapped one behind the other.
+    if (CoveredBytes(begin, bytes, [this](uint64_t address) { return RangeAt(address); }) < bytes) {
       return MakeError(ErrorCode::kStale,
                        what + ": " + std::to_string(bytes) + " bytes end past the memory that was allocated there");
     }
