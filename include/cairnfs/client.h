@@ -37,7 +37,10 @@ extern "C" {
 enum cairnfs_error_code {
   CAIRNFS_OK = 0,
   CAIRNFS_ERROR_INVALID = 1,          /* an argument or a value of a struct; the text says what would be right */
-  CAIRNFS_ERROR_POINTER = 2,          /* memory that is not mapped, freed, or not of the device that was named */
+  /* Memory that is not mapped, was freed, may not be read or (of a load) written, or is not of the device that was
+   * named: as it is when the call begins. Memory that goes later, and a file's mapping past the file's end, still end
+   * the process by a signal. Where /proc is not mounted, memory of the host is not looked at. */
+  CAIRNFS_ERROR_POINTER = 2,
   CAIRNFS_ERROR_NOT_FOUND = 3,        /* the file, or the directory of a file to be written, is not there */
   CAIRNFS_ERROR_PERMISSION = 4,       /* of a file or directory; a file system that is read-only */
   CAIRNFS_ERROR_NO_SPACE = 5,         /* the disk, a quota, or the limit on a file's size (RLIMIT_FSIZE) */

@@ -10,6 +10,7 @@
 
 #include "client/block_digest.h"
 #include "client/errors.h"
+#include "client/host_memory.h"
 #include "client/layout.h"
 #include "client/loader.h"
 #include "client/saver.h"
@@ -53,7 +54,7 @@ int32_t Guarded(cairnfs_error* error, Call call) {
 }
 
 Status FingerprintHost(const std::byte* data, uint64_t bytes, uint8_t* digests) {
-  CAIRNFS_RETURN_IF_ERROR(CheckHostMemory(data, bytes, "data"));
+  CAIRNFS_RETURN_IF_ERROR(HostMemory::Now().Check(data, bytes, HostMemory::Use::kRead, "data"));
   for (uint64_t at = 0; at < bytes; at += kBlockBytes) {
     const Digest digest = DigestOfBlock({data + at, std::min<uint64_t>(kBlockBytes, bytes - at)});
     std::memcpy(digests + at / kBlockBytes * Digest::kBytes, digest.bytes.data(), Digest::kBytes);

@@ -1,12 +1,10 @@
 #include "client/layout.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <unordered_set>
+
+#include "client/host_memory.h"
 
 namespace cairnfs::client {
 namespace {
@@ -83,26 +81,6 @@ Result<std::map<int32_t, StreamHandle>> StreamsByDevice(const cairnfs_stream* st
   return by_device;
 }
 
-Status CheckHostMemory(const void* data, uint64_t bytes, const std::string& what) {
-  if (bytes == 0) return {};
-  if (data == nullptr) return MakeError(ErrorCode::kStale, what + ": the pointer is NULL");
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uint64_t>(data);
-  if (bytes > UINT64_MAX - begin)
-    return MakeError(ErrorCode::kStale, what + ": the memory ends past the address space");
-  constexpr uint64_t kPagesAtOnce = 64 * kKiB;
-  std::vector<unsigned char> states(kPagesAtOnce);
-  const uint64_t end = begin + bytes;
-  for (uint64_t at = AlignDown(begin, page); at < end; at += kPagesAtOnce * page) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that is asked about, not used
-    if (mincore(reinterpret_cast<void*>(at), std::min(end - at, kPagesAtOnce * page), states.data()) != 0) {
-      return MakeError(ErrorCode::kStale, what + ": its memory of " + std::to_string(bytes) +
-                                              " bytes is not mapped, or not all of it; was it freed?");
-    }
-  }
-  return {};
-}
-
 Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices) {
   Layout layout;
   if (request.file_bytes > kFileSizeMax) {
@@ -115,6 +93,7 @@ Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices)
   if (request.segment_count >= Block::kLiteral) return InvalidArgument("too many segments");
   CAIRNFS_ASSIGN_OR_RETURN(auto streams, StreamsByDevice(request.streams, request.stream_count));
   layout.file_bytes = request.file_bytes;
+  const HostMemory host = HostMemory::Now();
   std::vector<size_t> order;
   std::unordered_set<std::string_view> names;
   for (size_t i = 0; i < request.segment_count; i++) {
@@ -125,8 +104,9 @@ Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices)
       return InvalidArgument(what + ": there are two tensors of that name");
     }
     if (segment.bytes == 0) continue;
-    CAIRNFS_RETURN_IF_ERROR(segment.device == CAIRNFS_HOST ? CheckHostMemory(segment.data, segment.bytes, what)
-                                                           : CheckDeviceMemory(segment, devices, what));
+    CAIRNFS_RETURN_IF_ERROR(segment.device == CAIRNFS_HOST
+                                ? host.Check(segment.data, segment.bytes, HostMemory::Use::kRead, what)
+                                : CheckDeviceMemory(segment, devices, what));
     order.push_back(i);
   }
   std::sort(order.begin(), order.end(),

@@ -52,9 +52,6 @@ Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices)
 // The streams of `count` entries, by device. kInvalidArgument: a device twice, or the host.
 Result<std::map<int32_t, StreamHandle>> StreamsByDevice(const cairnfs_stream* streams, size_t count);
 
-// kStale: a page of [data, data + bytes) is not mapped, or data is null while bytes are not 0.
-Status CheckHostMemory(const void* data, uint64_t bytes, const std::string& what);
-
 // Blocks that lie side by side in the file and in one kind of memory, to be moved together.
 struct Span {
   uint64_t first;  // in Layout::blocks

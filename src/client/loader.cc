@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "client/descriptor.h"
 #include "client/errors.h"
+#include "client/host_memory.h"
 #include "client/layout.h"
 #include "client/saver.h"
 
@@ -40,19 +42,6 @@ Status ReadBytes(int descriptor, std::byte* to, uint64_t bytes, uint64_t offset,
   return {};
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<Loader>> Loader::Open(const cairnfs_loader_options& options, Devices& devices) {
@@ -75,6 +64,7 @@ Status Loader::Check(const cairnfs_load_request& request, uint64_t file_bytes) {
     uint64_t begin, end;
     size_t number;
   };
+  const HostMemory host = HostMemory::Now();
   std::vector<Range> ranges;
   for (size_t i = 0; i < request.read_count; i++) {
     const cairnfs_read& read = request.reads[i];
@@ -88,7 +78,7 @@ Status Loader::Check(const cairnfs_load_request& request, uint64_t file_bytes) {
     }
     if (read.bytes == 0) continue;
     if (read.device == CAIRNFS_HOST) {
-      CAIRNFS_RETURN_IF_ERROR(CheckHostMemory(read.destination, read.bytes, what));
+      CAIRNFS_RETURN_IF_ERROR(host.Check(read.destination, read.bytes, HostMemory::Use::kWrite, what));
     } else {
       const Result<Device*> device = devices_.Get(read.device);
       if (!device.ok()) return device.error().WithContext(what);

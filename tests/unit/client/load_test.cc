@@ -1,4 +1,6 @@
 // What a load reads, and what it refuses.
+#include <sys/mman.h>
+
 #include "client/loader.h"
 #include "save_world.h"
 
@@ -62,6 +64,12 @@ TEST_F(LoadTest, Refusals) {
   EXPECT_EQ(code({0, 1, host.data, -2, 0, "x"}, file), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({0, 1, host.data, CAIRNFS_HOST, 0, "x"}, Path("none")), ErrorCode::kNotFound);
   EXPECT_EQ(code({0, 1, host.data, CAIRNFS_HOST, 0, "x"}, folder_), ErrorCode::kIsDirectory);
+  void* fixed = mmap(nullptr, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_EQ(code({0, 1, fixed, CAIRNFS_HOST, 0, "x"}, file), ErrorCode::kStale);
+  mprotect(fixed, 4096, PROT_READ | PROT_WRITE);
+  EXPECT_EQ(code({0, 4097, fixed, CAIRNFS_HOST, 0, "x"}, file), ErrorCode::kStale);
+  EXPECT_TRUE(ReadInto({{0, 4096, fixed, CAIRNFS_HOST, 0, "x"}}, file).ok());
+  munmap(fixed, 8192);
   const Status overlap =
       ReadInto({{0, 60, host.data, CAIRNFS_HOST, 0, "x"}, {0, 60, host.data + 59, CAIRNFS_HOST, 0, "y"}}, file);
   ASSERT_FALSE(overlap.ok());

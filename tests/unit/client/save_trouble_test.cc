@@ -64,6 +64,15 @@ TEST_F(SaveTrouble, BadInputNamesWhatAndWhich) {
         r.request.file_bytes = 3 * kBlock;
       },
       pointer, "freed");
+  mprotect(static_cast<std::byte*>(freed) + kBlock - 4096, 4096, PROT_NONE);
+  with(
+      [&](Request& r) {
+        r.segments[1].data = freed;
+        r.segments[1].bytes = kBlock;
+        r.segments[1].offset = 10'000;
+        r.request.file_bytes = 3 * kBlock;
+      },
+      pointer, "'first'): its memory of 1048576 bytes may not be read");
   munmap(freed, kBlock);
   munmap(static_cast<std::byte*>(freed) + 2 * kBlock, kBlock);
   Request made;
