@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/types.h"
 
@@ -20,8 +21,9 @@ struct FileIdentity {
 // Asks the file system, not a cache of attributes. `what` begins the message.
 Result<FileIdentity> IdentityOf(int descriptor, const std::string& what);
 
-// Waits until the clock is two of its ticks past `time`: what is done to a file from then on gets another time. False:
-// it is not, although it should be by now; that clock is not this one.
-bool WaitPast(Timestamp time);
+// Linux has no longer one.
+inline constexpr Clock::duration kLongestTick = std::chrono::milliseconds(10);
+// How often this host's kernel moves the time that it gives to files.
+Clock::duration FileClockTick();
 
 }  // namespace cairnfs::client

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -75,28 +76,43 @@ Status OutputFile::Publish() {
   descriptor_ = -1;
   if (closed != 0 && errno != EINTR) return FileError(errno, path_ + ": cannot be made durable");
   CAIRNFS_ASSIGN_OR_RETURN(written_, IdentityOf(look_, path_));
-  is_settled_ = WaitPast(written_.mtime);
+  is_settled_ = WaitPastMtime();
   before_rename.Pass();
   if (renameat(directory_, temporary_name_.c_str(), directory_, name_.c_str()) != 0) {
     return FileError(errno, path_ + ": cannot be put in its place");
   }
   temporary_name_.clear();
+  renamed_at_ = Clock::Now();
   after_rename.Pass();
   if (fsync(directory_) != 0) return FileError(errno, path_ + ": is there, but its name cannot be made durable");
   return {};
 }
 
-std::optional<FileIdentity> OutputFile::Look() {
-  const Result<FileIdentity> renamed = IdentityOf(look_, path_);
-  if (!renamed.ok() || !is_settled_ || !WaitPast(renamed->ctime)) return std::nullopt;
-  const Result<FileIdentity> now = IdentityOf(look_, path_);
-  if (!now.ok() || *now != *renamed) return std::nullopt;
-  FileIdentity expected = *now;
-  expected.ctime = written_.ctime;  // the rename sets it
-  if (expected != written_) return std::nullopt;
+// The clock of the file system may be another host's, so it is asked, by touches of the file that set ctime alone.
+bool OutputFile::WaitPastMtime() {
   // A file system with ticks of a second or more.
-  if (now->mtime.nanoseconds == 0 && now->ctime.nanoseconds == 0) return std::nullopt;
-  return *now;
+  if (written_.mtime.nanoseconds == 0 && written_.ctime.nanoseconds == 0) return false;
+  for (int touches = 0; touches < 8; touches++) {
+    Clock::SleepFor(2 * FileClockTick());
+    struct stat found {};
+    if (fstat(look_, &found) != 0 || fchmod(look_, found.st_mode & 07777) != 0) return false;
+    const Result<FileIdentity> now = IdentityOf(look_, path_);
+    if (!now.ok()) return false;
+    if (now->ctime > written_.mtime) return true;
+  }
+  return false;
+}
+
+std::optional<FileIdentity> OutputFile::Look() {
+  if (!is_settled_) return std::nullopt;
+  const Result<FileIdentity> renamed = IdentityOf(look_, path_);
+  // A touch would set ctime anew; but ctime is not later than the end of the rename, by whatever clock.
+  Clock::SleepUntil(renamed_at_ + 2 * std::max(FileClockTick(), kLongestTick));
+  const Result<FileIdentity> now = IdentityOf(look_, path_);
+  if (!renamed.ok() || !now.ok() || *now != *renamed) return std::nullopt;
+  FileIdentity expected = *now;
+  expected.ctime = written_.ctime;  // the touch and the rename set it
+  return expected == written_ ? now.value() : std::optional<FileIdentity>();
 }
 
 }  // namespace cairnfs::client

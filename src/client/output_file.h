@@ -32,12 +32,14 @@ class OutputFile {
   // there, whole.
   Status Publish();
   // After Publish: what the file is, seen late enough that any change from now on shows. None where that cannot be
-  // said. Waits for a few ticks of the clock.
+  // said. Waits for a few ticks of the clock of files.
   std::optional<FileIdentity> Look();
 
  private:
   explicit OutputFile(std::string path) : path_(std::move(path)) {}
   Status Open(const Options& options);
+  // Until a write would give the file a later mtime. False: that cannot be said.
+  bool WaitPastMtime();
 
   const std::string path_;
   std::string name_;            // in the directory
@@ -46,8 +48,9 @@ class OutputFile {
   int descriptor_ = -1;  // for writing
   int look_ = -1;        // for reading: closing the other may be what publishes times
   FileIdentity created_;
-  FileIdentity written_;     // before the rename
-  bool is_settled_ = false;  // the rename came later than the last write by the clock of the files
+  FileIdentity written_;  // after the last write, before the touch and the rename
+  Clock::time_point renamed_at_;
+  bool is_settled_ = false;  // the rename came later than mtime by the clock of the files
 };
 
 }  // namespace cairnfs::client
