@@ -174,7 +174,8 @@ typedef struct cairnfs_save_result {
 /* Begins a save: checks the request, waits until the save before of this saver has ended, puts the work of devices on
  * the caller's streams, and returns. The work goes on in threads of the library. The file is written as
  * PATH.tmp-RANDOM, made durable, renamed to PATH, and the directory is made durable; a failure removes it, and leaves
- * what PATH and the base name as it was. After a kill the file may stay under its temporary name.
+ * what PATH and the base name as it was. Where only the last step fails, the new file is whole under PATH, but may be
+ * gone after a crash of the machine; the error says so. After a kill the file may stay under its temporary name.
  * Until the source is free (cairnfs_save_wait_source) the memory of tensors must stay and must not change; a host
  * tensor that does change meanwhile gives the file some of its states, and never a wrong fingerprint. Literals, names
  * and arrays of the request are copied.
@@ -204,7 +205,7 @@ typedef struct cairnfs_loader_options {
   uint32_t readers;          /* threads; 0: 4, or the number of processors if that is less; <= 256 */
   uint64_t ring_bytes;       /* pinned memory for destinations on devices, kept until the loader is closed; at least 2
                               * blocks; 0: 64 MiB */
-  uint32_t copies_in_flight; /* streams per device; 0: 4; <= 64 */
+  uint32_t copies_in_flight; /* <= 64; without effect: each reader has a stream of its own on each device */
   uint32_t reserved;
 } cairnfs_loader_options;
 

@@ -82,12 +82,13 @@ Status FingerprintDevice(const void* data, uint64_t bytes, int32_t number, Strea
   CAIRNFS_RETURN_IF_ERROR(device->CheckMemory(data, bytes, "data"));
   const uint64_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
   if (blocks == 0) return {};
+  const auto slab = static_cast<uint32_t>(std::min<uint64_t>(blocks, kSlabBlocksMax));
   DeviceMemory table{device};
   DeviceMemory values{device};
   DeviceMemory results{device};
   PinnedMemory host{&devices, std::max<uint64_t>(blocks * Digest::kBytes, sizeof(FingerprintTensor))};
   CAIRNFS_ASSIGN_OR_RETURN(table.memory, device->Allocate(sizeof(FingerprintTensor)));
-  CAIRNFS_ASSIGN_OR_RETURN(values.memory, device->Allocate(blocks * kTilesPerBlock * Digest::kBytes));
+  CAIRNFS_ASSIGN_OR_RETURN(values.memory, device->Allocate(uint64_t{slab} * kTilesPerBlock * Digest::kBytes));
   CAIRNFS_ASSIGN_OR_RETURN(results.memory, device->Allocate(blocks * Digest::kBytes));
   CAIRNFS_ASSIGN_OR_RETURN(host.memory, devices.AllocatePinned(host.bytes));
   const FingerprintTensor tensor{static_cast<const unsigned char*>(data), bytes, 0, 0, 0, 0};
@@ -95,6 +96,7 @@ Status FingerprintDevice(const void* data, uint64_t bytes, int32_t number, Strea
   const FingerprintJob job{static_cast<const FingerprintTensor*>(table.memory),
                            1,
                            static_cast<uint32_t>(blocks),
+                           slab,
                            static_cast<uint32_t*>(values.memory),
                            nullptr,
                            static_cast<uint32_t*>(results.memory),

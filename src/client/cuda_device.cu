@@ -27,16 +27,16 @@ struct DeviceThreads {
   }
 };
 
-__global__ void __launch_bounds__(kTileChunks) HashTiles(const FingerprintJob job) {
+__global__ void __launch_bounds__(kTileChunks) HashTiles(const FingerprintJob job, uint32_t first_block) {
   __shared__ TileShared shared;
   DeviceThreads threads;
-  HashTile(job, blockIdx.x, shared, threads);
+  HashTile(job, first_block, blockIdx.x, shared, threads);
 }
 
-__global__ void FinishBlocks(const FingerprintJob job) {
-  const uint32_t block = blockIdx.x * blockDim.x + threadIdx.x;
-  if (block >= job.block_count) return;
-  FinishBlock(job, block, [](uint32_t* word, uint32_t mask) { atomicOr(word, mask); });
+__global__ void FinishBlocks(const FingerprintJob job, uint32_t first_block, uint32_t block_count) {
+  const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= block_count) return;
+  FinishBlock(job, first_block, at, [](uint32_t* word, uint32_t mask) { atomicOr(word, mask); });
 }
 
 Status Failed(cudaError_t error, const std::string& what) {
@@ -198,9 +198,10 @@ class CudaDevice final : public Device {
   Status Fingerprint(const FingerprintJob& job, StreamHandle stream) override {
     const Current current(context_);
     constexpr uint32_t kThreads = 128;
-    if (job.block_count == 0) return {};
-    HashTiles<<<job.block_count * kTilesPerBlock, kTileChunks, 0, Stream(stream)>>>(job);
-    FinishBlocks<<<(job.block_count + kThreads - 1) / kThreads, kThreads, 0, Stream(stream)>>>(job);
+    ForEachSlab(job, [&](uint32_t first, uint32_t count) {
+      HashTiles<<<count * kTilesPerBlock, kTileChunks, 0, Stream(stream)>>>(job, first);
+      FinishBlocks<<<(count + kThreads - 1) / kThreads, kThreads, 0, Stream(stream)>>>(job, first, count);
+    });
     return Checked(cudaGetLastError(), "fingerprints");
   }
 

@@ -83,8 +83,8 @@ Status DeviceSide::Reserve() {
   CAIRNFS_RETURN_IF_ERROR(Grow(host_table_, table_bytes));
   CAIRNFS_RETURN_IF_ERROR(Grow(bits_, bits_bytes));
   CAIRNFS_RETURN_IF_ERROR(Grow(host_bits_, bits_bytes));
-  CAIRNFS_RETURN_IF_ERROR(Grow(digests_, block_count_ * kDigestBytes));
-  return Grow(tile_values_, block_count_ * kTilesPerBlock * kDigestBytes);
+  CAIRNFS_RETURN_IF_ERROR(Grow(digests_, uint64_t{block_count_} * kDigestBytes));
+  return Grow(tile_values_, uint64_t{SlabBlocks()} * kTilesPerBlock * kDigestBytes);
 }
 
 Status DeviceSide::Begin(Layout& layout, const Options& options) {
@@ -143,6 +143,7 @@ Status DeviceSide::Fingerprint(StreamHandle stream) {
   FingerprintJob job{static_cast<const FingerprintTensor*>(table_.memory),
                      static_cast<uint32_t>(tensors_.size()),
                      block_count_,
+                     SlabBlocks(),
                      static_cast<uint32_t*>(tile_values_.memory),
                      static_cast<const uint32_t*>(old_digests_.memory),
                      static_cast<uint32_t*>(digests_.memory),

@@ -2,6 +2,7 @@
 // One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -63,6 +64,7 @@ class DeviceSide {
   Status MakeStreams(uint32_t copies_in_flight);
   void MakeTable(const Layout& layout, const Fingerprints* old);
   Status Reserve();
+  uint32_t SlabBlocks() const { return std::min(block_count_, kSlabBlocksMax); }
   Status Snapshot(Layout& layout, const Options& options);
   Status Enqueue(Layout& layout, const Options& options);
   Status Fingerprint(StreamHandle stream);

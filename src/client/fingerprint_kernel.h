@@ -39,11 +39,24 @@ struct FingerprintJob {
   const FingerprintTensor* tensors;
   uint32_t tensor_count;
   uint32_t block_count;
-  uint32_t* tile_values;        // room for kTilesPerBlock chaining values per block
+  uint32_t slab_blocks;         // so many blocks are done at a time, 1 at least
+  uint32_t* tile_values;        // room for kTilesPerBlock chaining values per block of a slab
   const uint32_t* old_digests;  // may be null where no tensor has any
   uint32_t* digests;            // one per block
   uint32_t* changed_bits;       // bit b % 32 of word b / 32; zeros before; null: nothing is compared
 };
+
+// Larger slabs are no quicker; their chaining values take 1 MiB.
+inline constexpr uint32_t kSlabBlocksMax = 4096;
+
+// Calls `run(first_block, block_count)` for each slab. What it starts must run in this order.
+template <typename Run>
+void ForEachSlab(const FingerprintJob& job, Run run) {
+  for (uint64_t first = 0; first < job.block_count; first += job.slab_blocks) {
+    const uint64_t rest = job.block_count - first;
+    run(static_cast<uint32_t>(first), static_cast<uint32_t>(rest < job.slab_blocks ? rest : job.slab_blocks));
+  }
+}
 
 struct TileShared {
   alignas(16) uint32_t words[kTileChunks * kRowWords];
@@ -134,11 +147,13 @@ CAIRNFS_KERNEL_FUNCTION void CompressRow(uint32_t thread, uint32_t step, const C
   }
 }
 
-// Tile `tile` of the job, counted over all blocks as if each had kTilesPerBlock; those past a block's end do nothing.
+// Tile `tile` of the slab that begins with block `first_block`, counted as if each block had kTilesPerBlock; those past
+// a block's end do nothing.
 template <typename Threads>
-CAIRNFS_KERNEL_FUNCTION void HashTile(const FingerprintJob& job, uint64_t tile, TileShared& shared, Threads& threads) {
-  const auto block = static_cast<uint32_t>(tile / kTilesPerBlock);
-  const auto first = static_cast<uint32_t>(tile % kTilesPerBlock) * kTileBytes;
+CAIRNFS_KERNEL_FUNCTION void HashTile(const FingerprintJob& job, uint32_t first_block, uint32_t tile,
+                                      TileShared& shared, Threads& threads) {
+  const uint32_t block = first_block + tile / kTilesPerBlock;
+  const uint32_t first = tile % kTilesPerBlock * kTileBytes;
   const FingerprintTensor& tensor = TensorOfBlock(job, block);
   const uint32_t block_bytes = BytesOfBlock(tensor, block);
   if (first >= block_bytes) return;
@@ -182,16 +197,18 @@ CAIRNFS_KERNEL_FUNCTION void HashTile(const FingerprintJob& job, uint64_t tile, 
     });
   }
   threads.Phase([&](uint32_t thread, TileThread&) {
-    if (thread < blake3::kValueWords) job.tile_values[tile * blake3::kValueWords + thread] = values[thread];
+    if (thread < blake3::kValueWords) job.tile_values[size_t{tile} * blake3::kValueWords + thread] = values[thread];
   });
 }
 
-// The digest of a block, from its tiles, and whether it is the old one. `set_bit(word, mask)` sets bits at once.
+// The digest of the slab's block number `at`, from its tiles, and whether it is the old one. `set_bit(word, mask)` sets
+// bits at once.
 template <typename SetBit>
-CAIRNFS_KERNEL_FUNCTION void FinishBlock(const FingerprintJob& job, uint32_t block, SetBit set_bit) {
+CAIRNFS_KERNEL_FUNCTION void FinishBlock(const FingerprintJob& job, uint32_t first_block, uint32_t at, SetBit set_bit) {
+  const uint32_t block = first_block + at;
   const FingerprintTensor& tensor = TensorOfBlock(job, block);
   uint32_t count = (BytesOfBlock(tensor, block) + kTileBytes - 1) / kTileBytes;
-  uint32_t* values = job.tile_values + uint64_t{block} * kTilesPerBlock * blake3::kValueWords;
+  uint32_t* values = job.tile_values + uint64_t{at} * kTilesPerBlock * blake3::kValueWords;
   for (; count > 1; count = (count + 1) / 2) {
     for (uint32_t i = 0; i < count / 2; i++) {
       const uint32_t* left = values + size_t{i} * 2 * blake3::kValueWords;

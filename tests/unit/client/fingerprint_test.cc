@@ -33,13 +33,13 @@ constexpr Published kPublished[] = {
     {102400, "bc3e3d41a1146b069abffad3c0d44860cf664390afce4d9661f7902e7943e085"},
 };
 
-// Digests as a device makes them.
+// Digests as a device makes them, two blocks at a time.
 std::vector<Digest> DeviceDigests(HostDevice& device, const std::byte* data, uint64_t bytes) {
   const auto blocks = static_cast<uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
   const FingerprintTensor tensor{reinterpret_cast<const unsigned char*>(data), bytes, 0, 0, 0, 0};
-  std::vector<uint32_t> values(size_t{blocks} * kTilesPerBlock * blake3::kValueWords);
+  std::vector<uint32_t> values(2 * kTilesPerBlock * blake3::kValueWords);
   std::vector<Digest> digests(blocks);
-  const FingerprintJob job{&tensor, 1, blocks, values.data(), nullptr, reinterpret_cast<uint32_t*>(digests.data()),
+  const FingerprintJob job{&tensor, 1, blocks, 2, values.data(), nullptr, reinterpret_cast<uint32_t*>(digests.data()),
                            nullptr};
   EXPECT_TRUE(device.Fingerprint(job, nullptr).ok());
   return digests;
@@ -49,7 +49,7 @@ std::vector<size_t> Lengths() {
   std::vector<size_t> lengths;
   for (size_t around : {size_t{1}, size_t{64}, size_t{128}, size_t{1024}, size_t{2048}, size_t{3072}, size_t{4096},
                         size_t{17408}, size_t{65536}, size_t{kTileBytes}, size_t{3 * kTileBytes}, size_t{kBlockBytes},
-                        size_t{kBlockBytes + 5 * kTileBytes}}) {
+                        size_t{kBlockBytes + 5 * kTileBytes}, size_t{4 * kBlockBytes}}) {
     for (size_t length = around > 3 ? around - 3 : 1; length <= around + 3; length++) lengths.push_back(length);
   }
   return lengths;
@@ -68,7 +68,7 @@ TEST(Fingerprint, PublishedValues) {
 
 TEST(Fingerprint, EveryLengthAgreesWithTheLibrary) {
   HostDevice device;
-  const auto input = VectorInput(2 * kBlockBytes);
+  const auto input = VectorInput(4 * kBlockBytes + 3);
   for (const size_t length : Lengths()) {
     const auto digests = DeviceDigests(device, input.data(), length);
     for (size_t block = 0; block < digests.size(); block++) {
@@ -102,12 +102,12 @@ TEST(Fingerprint, BitsSayWhichBlocksChanged) {
       {reinterpret_cast<unsigned char*>(first.data()), first.size(), 0, 3, 4, 0},
       {reinterpret_cast<unsigned char*>(second.data()), second.size(), 4, 0, 0, 0},  // was not there
       {reinterpret_cast<unsigned char*>(third.data()), third.size(), 5, 0, 1, 0}};   // has grown
-  std::vector<uint32_t> values(7 * kTilesPerBlock * blake3::kValueWords);
+  std::vector<uint32_t> values(3 * kTilesPerBlock * blake3::kValueWords);
   std::vector<Digest> digests(7);
   std::vector<Digest> old(7);
   const auto* old_words = reinterpret_cast<const uint32_t*>(old.data());
   uint32_t bits = 0;
-  FingerprintJob job{tensors.data(), 3, 7, values.data(), old_words, reinterpret_cast<uint32_t*>(digests.data()),
+  FingerprintJob job{tensors.data(), 3, 7, 3, values.data(), old_words, reinterpret_cast<uint32_t*>(digests.data()),
                      nullptr};
   ASSERT_TRUE(device.Fingerprint(job, nullptr).ok());
   for (size_t i = 0; i < 4; i++) old[3 + i] = digests[i];

@@ -95,13 +95,15 @@ Status HostDevice::Fingerprint(const FingerprintJob& job, StreamHandle) {
   auto shared = std::make_unique<TileShared>();
   auto threads = std::make_unique<ThreadsInTurn>();
   // What one tile leaves there, the next must not see.
-  for (uint64_t tile = 0; tile < uint64_t{job.block_count} * kTilesPerBlock; tile++) {
-    std::memset(shared.get(), 0xa5, sizeof *shared);
-    HashTile(job, tile, *shared, *threads);
-  }
-  for (uint32_t block = 0; block < job.block_count; block++) {
-    FinishBlock(job, block, [](uint32_t* word, uint32_t mask) { *word |= mask; });
-  }
+  ForEachSlab(job, [&](uint32_t first, uint32_t count) {
+    for (uint32_t tile = 0; tile < count * kTilesPerBlock; tile++) {
+      std::memset(shared.get(), 0xa5, sizeof *shared);
+      HashTile(job, first, tile, *shared, *threads);
+    }
+    for (uint32_t at = 0; at < count; at++) {
+      FinishBlock(job, first, at, [](uint32_t* word, uint32_t mask) { *word |= mask; });
+    }
+  });
   return {};
 }
 
