@@ -42,6 +42,12 @@ Result<Struct> TakeStruct(const Struct* from, const char* what) {
   return taken;
 }
 
+// Of a caller that may have none. kInvalidArgument.
+template <typename Struct>
+Result<Struct> TakeOptions(const Struct* from) {
+  return from == nullptr ? Struct{} : TakeStruct(from, "options");
+}
+
 template <typename Call>
 int32_t Guarded(cairnfs_error* error, Call call) {
   try {
@@ -80,7 +86,7 @@ Status FingerprintDevice(const void* data, uint64_t bytes, int32_t number, Strea
   Devices& devices = SystemDevices();
   CAIRNFS_ASSIGN_OR_RETURN(Device * device, devices.Get(number));
   CAIRNFS_RETURN_IF_ERROR(device->CheckMemory(data, bytes, "data"));
-  const uint64_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
+  const uint64_t blocks = BlocksOf(bytes);
   if (blocks == 0) return {};
   const auto slab = static_cast<uint32_t>(std::min<uint64_t>(blocks, kSlabBlocksMax));
   DeviceMemory table{device};
@@ -134,10 +140,7 @@ int32_t cairnfs_device_count(int32_t* count, cairnfs_error* error) {
 int32_t cairnfs_saver_open(const cairnfs_saver_options* options, cairnfs_saver** saver, cairnfs_error* error) {
   return client::Guarded(error, [&]() -> Status {
     if (saver == nullptr) return InvalidArgument("saver is NULL");
-    cairnfs_saver_options taken = {};
-    if (options != nullptr) {
-      CAIRNFS_ASSIGN_OR_RETURN(taken, client::TakeStruct(options, "options"));
-    }
+    CAIRNFS_ASSIGN_OR_RETURN(const auto taken, client::TakeOptions(options));
     CAIRNFS_ASSIGN_OR_RETURN(auto opened, client::Saver::Open(taken, client::SystemDevices()));
     *saver = new cairnfs_saver{std::move(opened)};
     return {};
@@ -183,10 +186,7 @@ void cairnfs_save_release(cairnfs_save* save) { delete save; }
 int32_t cairnfs_loader_open(const cairnfs_loader_options* options, cairnfs_loader** loader, cairnfs_error* error) {
   return client::Guarded(error, [&]() -> Status {
     if (loader == nullptr) return InvalidArgument("loader is NULL");
-    cairnfs_loader_options taken = {};
-    if (options != nullptr) {
-      CAIRNFS_ASSIGN_OR_RETURN(taken, client::TakeStruct(options, "options"));
-    }
+    CAIRNFS_ASSIGN_OR_RETURN(const auto taken, client::TakeOptions(options));
     CAIRNFS_ASSIGN_OR_RETURN(auto opened, client::Loader::Open(taken, client::SystemDevices()));
     *loader = new cairnfs_loader{std::move(opened)};
     return {};
@@ -206,7 +206,7 @@ int32_t cairnfs_load(cairnfs_loader* loader, const cairnfs_load_request* request
 int32_t cairnfs_fingerprint(const void* data, uint64_t bytes, int32_t device, void* stream, uint8_t* digests,
                             uint64_t digests_bytes, cairnfs_error* error) {
   return client::Guarded(error, [&]() -> Status {
-    const uint64_t blocks = bytes / CAIRNFS_BLOCK_BYTES + (bytes % CAIRNFS_BLOCK_BYTES == 0 ? 0 : 1);
+    const uint64_t blocks = client::BlocksOf(bytes);
     if (digests_bytes / CAIRNFS_DIGEST_BYTES < blocks || (digests == nullptr && blocks > 0)) {
       return InvalidArgument("digests has room for " + std::to_string(digests_bytes) + " bytes, and " +
                              std::to_string(blocks * CAIRNFS_DIGEST_BYTES) + " are needed");

@@ -65,7 +65,7 @@ void DeviceSide::MakeTable(const Layout& layout, const Fingerprints* old) {
       const auto found = old->tensors.find(tensor.name);
       if (found != old->tensors.end() && found->second.device == number_) {
         entry.old_first_digest = static_cast<uint32_t>(found->second.first_digest);
-        entry.old_digest_count = static_cast<uint32_t>((found->second.bytes + kBlockBytes - 1) / kBlockBytes);
+        entry.old_digest_count = static_cast<uint32_t>(BlocksOf(found->second.bytes));
         compares_ = true;
       }
     }

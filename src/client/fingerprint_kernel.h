@@ -17,6 +17,7 @@
 namespace cairnfs::client {
 
 inline constexpr uint32_t kBlockBytes = 1 << 20;  // CAIRNFS_BLOCK_BYTES
+constexpr uint64_t BlocksOf(uint64_t bytes) { return bytes / kBlockBytes + (bytes % kBlockBytes == 0 ? 0 : 1); }
 inline constexpr uint32_t kTileChunks = 128;
 inline constexpr uint32_t kTileBytes = kTileChunks * blake3::kChunkBytes;
 inline constexpr uint32_t kTilesPerBlock = kBlockBytes / kTileBytes;

@@ -20,7 +20,7 @@ struct Tensor {
   uint64_t offset;  // in the file
   int32_t device;
   uint64_t first_block;  // in Layout::blocks
-  uint64_t BlockCount() const { return (bytes + kBlockBytes - 1) / kBlockBytes; }
+  uint64_t BlockCount() const { return BlocksOf(bytes); }
 };
 
 // A run of bytes that is judged and moved as one: a block of a tensor, or a literal.

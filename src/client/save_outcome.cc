@@ -1,5 +1,8 @@
 #include "client/save_outcome.h"
 
+#include <algorithm>
+
+#include "base/context.h"
 #include "client/errors.h"
 
 namespace cairnfs::client {
@@ -33,14 +36,9 @@ void SaveOutcome::Fail(const Error& error) {
 bool SaveOutcome::AwaitLocked(const bool& what, int64_t timeout_ms) {
   // Longer than anybody waits, and short enough to be added to a time.
   constexpr int64_t kLongest = int64_t{1000} * 3600 * 24 * 365;
-  if (timeout_ms < 0 || timeout_ms > kLongest) {
-    while (!what) changed_.Wait(mutex_);
-    return true;
-  }
-  const Clock::time_point end = Clock::Now() + std::chrono::milliseconds(timeout_ms);
-  while (!what && changed_.WaitUntil(mutex_, end)) {
-  }
-  return what;
+  const auto timeout = std::chrono::milliseconds(std::min(timeout_ms, kLongest));
+  const Context context = timeout_ms < 0 ? Context() : Context().WithTimeout(timeout);
+  return context.Wait(mutex_, changed_, [&what] { return what; });
 }
 
 Status SaveOutcome::WaitForSource(int64_t timeout_ms) {
