@@ -26,7 +26,12 @@ SaveJob::SaveJob(Layout layout, Options options, SaveParts parts, std::shared_pt
 SaveJob::Ending SaveJob::Run() {
   Status status = Caught([this] { return MoveBytes(); });
   Finish();
-  if (status.ok()) status = Caught([this] { return output_->Publish(); });
+  if (status.ok()) {
+    status = Caught([this]() -> Status {
+      CAIRNFS_RETURN_IF_ERROR(error_.Get());  // of the last writes
+      return output_->Publish();
+    });
+  }
   if (!status.ok()) {
     output_.reset();
     outcome_->Fail(status.error());

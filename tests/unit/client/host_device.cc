@@ -69,6 +69,7 @@ void HostDevice::DeleteEvent(EventHandle event) {
 }
 
 Status HostDevice::CopyToHost(void* to, const void* from, uint64_t bytes, StreamHandle) {
+  if (before_copy) before_copy();
   if (copies_until_failure >= 0 && copies_until_failure-- == 0) return MakeError(ErrorCode::kFailed, "a copy failed");
   if (!Has(from, bytes)) return MakeError(ErrorCode::kFailed, "a copy from other memory than the device's");
   bytes_to_host += bytes;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,7 @@ class HostDevice final : public Device {
 
   std::atomic<uint64_t> room_bytes = UINT64_MAX;   // what Allocate still gives
   std::atomic<int64_t> copies_until_failure = -1;  // then CopyToHost fails; negative: never
+  std::function<void()> before_copy;               // of CopyToHost; may be empty
   std::atomic<int64_t> handles = 0;                // streams and events that were not deleted
   std::atomic<uint64_t> bytes_to_host = 0;
 

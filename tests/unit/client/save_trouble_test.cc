@@ -216,6 +216,30 @@ TEST_F(SaveTrouble, FewThreads) {
   EXPECT_LT(failed, 8);
 }
 
+// A write that fails when nothing else is left to do: the limit comes after the file got its size.
+TEST_F(SaveTrouble, TheLastWriteFails) {
+  std::vector<TestTensor> state{NewTensor("d", 0, kBlock)};
+  const int status = InChild([&] {
+    auto saver = OpenSaver({.writers = 1});
+    SaveRight(*saver, state, Path("one"), nullptr);
+    devices_.devices[0].before_copy = [] {
+      const rlimit limit{kBlock / 2, RLIM_INFINITY};
+      EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    };
+    Request made;
+    Build(state, 64, made);
+    for (int round = 0; round < 20; round++) {
+      const rlimit limit{RLIM_INFINITY, RLIM_INFINITY};
+      ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+      const auto result = Save(*saver, made, Path("two"), nullptr);
+      ASSERT_FALSE(result.ok()) << round;
+      EXPECT_EQ(result.error().code, ErrorCode::kNoSpace) << result.error().message;
+      EXPECT_EQ(Names(), std::vector<std::string>{"one"});
+    }
+  });
+  EXPECT_EQ(status, 0);
+}
+
 // A saver that dies leaves the old file or the new one, whole.
 TEST_F(SaveTrouble, KilledAtEachStep) {
   std::vector<TestTensor> state{NewTensor("a", CAIRNFS_HOST, 3 * kBlock), NewTensor("b", 0, 2 * kBlock)};
