@@ -104,7 +104,9 @@ TEST_F(SaveTrouble, RingsThatCannotBeHad) {
 
 // Host tensors alone need no pinned memory, and no context of a device.
 TEST_F(SaveTrouble, TheRingIsPinnedWithTheFirstDevice) {
-  auto saver = OpenSaver({.ring_bytes = 4 * kBlock});
+  cairnfs_saver_options options = {};
+  options.ring_bytes = 4 * kBlock;
+  auto saver = OpenSaver(options);
   devices_.pins = false;
   std::vector<TestTensor> state{NewTensor("h", CAIRNFS_HOST, 100)};
   SaveRight(*saver, state, Path("x"), nullptr);
@@ -220,7 +222,9 @@ TEST_F(SaveTrouble, FewThreads) {
 TEST_F(SaveTrouble, TheLastWriteFails) {
   std::vector<TestTensor> state{NewTensor("d", 0, kBlock)};
   const int status = InChild([&] {
-    auto saver = OpenSaver({.writers = 1});
+    cairnfs_saver_options options = {};
+    options.writers = 1;
+    auto saver = OpenSaver(options);
     SaveRight(*saver, state, Path("one"), nullptr);
     devices_.devices[0].before_copy = [] {
       const rlimit limit{kBlock / 2, RLIM_INFINITY};
