@@ -37,10 +37,7 @@ extern "C" {
 enum cairnfs_error_code {
   CAIRNFS_OK = 0,
   CAIRNFS_ERROR_INVALID = 1,          /* an argument or a value of a struct; the text says what would be right */
-  /* Memory that is not mapped, was freed, may not be read or (of a load) written, or is not of the device that was
-   * named: as it is when the call begins. Memory that goes later, and a file's mapping past the file's end, still end
-   * the process by a signal. Where /proc is not mounted, memory of the host is not looked at. */
-  CAIRNFS_ERROR_POINTER = 2,
+  CAIRNFS_ERROR_POINTER = 2,          /* memory that is not mapped, freed, or not of the device that was named */
   CAIRNFS_ERROR_NOT_FOUND = 3,        /* the file, or the directory of a file to be written, is not there */
   CAIRNFS_ERROR_PERMISSION = 4,       /* of a file or directory; a file system that is read-only */
   CAIRNFS_ERROR_NO_SPACE = 5,         /* the disk, a quota, or the limit on a file's size (RLIMIT_FSIZE) */
@@ -52,6 +49,9 @@ enum cairnfs_error_code {
   CAIRNFS_ERROR_NO_DEVICE = 11,       /* a library without CUDA, no driver, or no device of that number */
   CAIRNFS_ERROR_TIMEOUT = 12          /* the time given to a wait is up; nothing else happened */
 };
+/* Of memory of the host CAIRNFS_ERROR_POINTER also says that it may not be read, or not be written by a load. It is
+ * looked up in /proc/self/maps, where there is one, when the call begins. Memory that goes later, and the mapping of a
+ * file past the file's end, still end the process by a signal. */
 
 typedef struct cairnfs_error {
   int32_t code;                        /* cairnfs_error_code */
@@ -81,11 +81,11 @@ typedef struct cairnfs_saver_options {
   uint32_t struct_bytes;
   uint32_t writers; /* threads that stage, hash and write; 0: 4, or the number of processors if that is less; <= 256 */
   /* Memory through which bytes pass from the source to the file: pinned once there were tensors on devices. It is
-   * kept until the saver is closed. At least 2 blocks. 0: what the device tensors of the largest save so
-   * far have, and 64 MiB, but at most a quarter of the machine's memory. A size that was asked for and cannot be had is
-   * CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors that fit into it as a whole, or where there are device tensors
-   * into half of it and leave 2 blocks, are free as soon as they have been copied there; else when the save has read
-   * and judged the last of them. */
+   * kept until the saver is closed. At least 2 blocks. 0: what the device tensors of the largest save so far have, and
+   * 64 MiB, but at most a quarter of the machine's memory. A size that was asked for and cannot be had is
+   * CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors are free as soon as they have been copied there, if it has
+   * room for all of them: the whole of it, or half where there are device tensors, which need 2 blocks at least. Else
+   * they are free when the save has read and judged the last of them. */
   uint64_t ring_bytes;
   uint32_t copies_in_flight; /* streams per device that copy to the ring; 0: 4; <= 64 */
   uint32_t snapshot;         /* cairnfs_snapshot */
