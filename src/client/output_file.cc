@@ -63,6 +63,8 @@ Status OutputFile::Write(const std::byte* data, uint64_t bytes, uint64_t offset)
     const ssize_t written = pwrite(descriptor_, data, std::min(bytes, kBytesAtOnce), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return FileError(written < 0 ? errno : EIO, path_ + ": cannot be written");
+    // The disk works while the rest is hashed and written. What it cannot do yet, the sync does.
+    (void)sync_file_range(descriptor_, static_cast<off_t>(offset), written, SYNC_FILE_RANGE_WRITE);
     data += written;
     offset += static_cast<uint64_t>(written);
     bytes -= static_cast<uint64_t>(written);
@@ -82,6 +84,7 @@ Status OutputFile::Publish() {
     return FileError(errno, path_ + ": cannot be put in its place");
   }
   temporary_name_.clear();
+  if (Result<FileIdentity> renamed = IdentityOf(look_, path_); renamed.ok()) renamed_ = *renamed;
   renamed_at_ = Clock::Now();
   after_rename.Pass();
   if (fsync(directory_) != 0) return FileError(errno, path_ + ": is there, but its name cannot be made durable");
@@ -105,11 +108,10 @@ bool OutputFile::WaitPastMtime() {
 
 std::optional<FileIdentity> OutputFile::Look() {
   if (!is_settled_) return std::nullopt;
-  const Result<FileIdentity> renamed = IdentityOf(look_, path_);
   // A touch would set ctime anew; but ctime is not later than the end of the rename, by whatever clock.
   Clock::SleepUntil(renamed_at_ + 2 * std::max(FileClockTick(), kLongestTick));
   const Result<FileIdentity> now = IdentityOf(look_, path_);
-  if (!renamed.ok() || !now.ok() || *now != *renamed) return std::nullopt;
+  if (!now.ok() || *now != renamed_) return std::nullopt;
   FileIdentity expected = *now;
   expected.ctime = written_.ctime;  // the touch and the rename set it
   return expected == written_ ? now.value() : std::optional<FileIdentity>();

@@ -48,7 +48,8 @@ class OutputFile {
   int descriptor_ = -1;  // for writing
   int look_ = -1;        // for reading: closing the other may be what publishes times
   FileIdentity created_;
-  FileIdentity written_;  // after the last write, before the touch and the rename
+  FileIdentity written_;                 // after the last write, before the touch and the rename
+  std::optional<FileIdentity> renamed_;  // right after the rename
   Clock::time_point renamed_at_;
   bool is_settled_ = false;  // the rename came later than mtime by the clock of the files
 };

@@ -37,15 +37,17 @@ SaveJob::Ending SaveJob::Run() {
     outcome_->Fail(status.error());
     return {false, std::nullopt};
   }
-  outcome_->Succeed(result_);
   Ending ending{true, std::nullopt};
   (void)Caught([this, &ending]() -> Status {
     const std::optional<FileIdentity> file = output_->Look();
     if (file.has_value()) ending.fingerprints = MakeFingerprints(*file);
     return {};
   });
-  if (!ending.fingerprints.has_value()) return ending;
-  for (const auto& [number, stream] : layout_.streams) parts_.devices.at(number)->Commit();
+  if (ending.fingerprints.has_value()) {
+    for (const auto& [number, stream] : layout_.streams) parts_.devices.at(number)->Commit();
+  }
+  // After the look: what its caller does to the file from now on shows.
+  outcome_->Succeed(result_);
   return ending;
 }
 

@@ -74,9 +74,6 @@ def replace_by_a_pipe(_file, path, _rng):
 
 # The first ones work on the file itself, whatever has its name by then.
 ON_THE_FILE = (overwrite, cut, lengthen, overwrite_and_set_the_time_back, overwrite_with_the_same)
-# A saver looks at its file for two clock ticks after the rename, when the save has ended already. A time that is set
-# back within these is not noticed: so nobody does it here before the save that is based on the file has begun.
-BEFORE = (overwrite, cut, lengthen, overwrite_with_the_same)
 ON_THE_NAME = (replace_by_a_copy, replace_by_another, delete, replace_by_a_folder, replace_by_a_pipe)
 
 
@@ -162,7 +159,7 @@ class Series:
         """Before the save; whether the base is still good."""
         if not is_usable or self.rng.random() > 0.3:
             return is_usable
-        how = self.rng.choice(BEFORE + (ON_THE_NAME if path != base else ()))
+        how = self.rng.choice(ON_THE_FILE + (ON_THE_NAME if path != base else ()))
         self.counts[f"before: {how.__name__}"] += 1
         with open(base, "r+b") as file:
             how(file.fileno(), base, self.rng)

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <thread>
@@ -287,6 +288,28 @@ TEST_F(SaveTrouble, KilledAtAnyTime) {
     waitpid(child, nullptr, 0);
     const auto now = Read(Path("file"));
     ASSERT_TRUE(now == old || now == made.expected) << "round " << round;
+  }
+}
+
+// As `rsync --times` and the like do, and at once: within the tick of the rename's ctime, if that were the last look.
+TEST_F(SaveTrouble, ABaseThatIsOverwrittenAndGetsItsTimeBack) {
+  auto saver = OpenSaver();
+  const std::vector<TestTensor> state{NewTensor("a", CAIRNFS_HOST, 3 * kBlock)};
+  for (int round = 0; round < 30; round++) {
+    const std::string base = Path("base" + std::to_string(round));
+    Request made;
+    Build(state, 64, made);
+    ASSERT_TRUE(Save(*saver, made, base, nullptr).ok());
+    const int file = open(base.c_str(), O_WRONLY | O_CLOEXEC);
+    struct stat found {};
+    fstat(file, &found);
+    EXPECT_EQ(pwrite(file, "spoiled", 7, static_cast<off_t>(2 * kBlock)), 7);
+    const timespec times[] = {found.st_atim, found.st_mtim};
+    EXPECT_EQ(futimens(file, times), 0);
+    close(file);
+    SaveRight(*saver, state, Path("next"), base.c_str());
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+    std::filesystem::remove(base);
   }
 }
 
