@@ -202,11 +202,10 @@ void cairnfs_save_release(cairnfs_save* save);
 
 typedef struct cairnfs_loader_options {
   uint32_t struct_bytes;
-  uint32_t readers;          /* threads; 0: 4, or the number of processors if that is less; <= 256 */
-  uint64_t ring_bytes;       /* pinned memory for destinations on devices, kept until the loader is closed; at least 2
-                              * blocks; 0: 64 MiB */
-  uint32_t copies_in_flight; /* <= 64; without effect: each reader has a stream of its own on each device */
-  uint32_t reserved;
+  uint32_t readers;    /* threads, with a stream each on each device; 0: 4, or the number of processors if that is less;
+                        * <= 256 */
+  uint64_t ring_bytes; /* pinned memory for destinations on devices, kept until the loader is closed; at least 2
+                        * blocks; 0: 64 MiB */
 } cairnfs_loader_options;
 
 typedef struct cairnfs_loader cairnfs_loader;

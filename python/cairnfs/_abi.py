@@ -84,8 +84,6 @@ class LoaderOptions(ctypes.Structure):
         ("struct_bytes", ctypes.c_uint32),
         ("readers", ctypes.c_uint32),
         ("ring_bytes", ctypes.c_uint64),
-        ("copies_in_flight", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
     ]
 
 

@@ -93,17 +93,14 @@ def ranges_of(part, destination, device, name):
 class Loader:
     """Reads files; keeps its ring, of pinned memory, between loads. Any thread may call it.
 
-    readers           threads; 0: 4, or the number of processors if that is less
-    ring_bytes        for destinations on devices; 0: 64 MiB
-    copies_in_flight  streams per device; 0: 4
+    readers     threads, with a stream each on each device; 0: 4, or the number of processors if that is less
+    ring_bytes  for destinations on devices; 0: 64 MiB
     """
 
-    def __init__(self, *, readers=0, ring_bytes=0, copies_in_flight=0):
+    def __init__(self, *, readers=0, ring_bytes=0):
         self._handle = None
-        _abi.check_numbers(readers=readers, ring_bytes=ring_bytes, copies_in_flight=copies_in_flight)
-        options = _abi.sized(
-            _abi.LoaderOptions, readers=readers, ring_bytes=ring_bytes, copies_in_flight=copies_in_flight
-        )
+        _abi.check_numbers(readers=readers, ring_bytes=ring_bytes)
+        options = _abi.sized(_abi.LoaderOptions, readers=readers, ring_bytes=ring_bytes)
         handle = ctypes.c_void_p()
         _abi.call("cairnfs_loader_open", ctypes.byref(options), ctypes.byref(handle))
         self._handle, self._pid = handle, os.getpid()

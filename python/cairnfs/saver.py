@@ -130,7 +130,7 @@ class Saver:
     """Saves a series of files, each of which can take what did not change from the one before.
 
     It keeps memory between saves: the ring through which bytes pass, 2 MiB for each writer, and for each MiB of tensors
-    320 bytes of their device's memory, or 32 bytes of the host's. With snapshot="device" it also keeps as much memory of
+    64 bytes of their device's memory, or 32 bytes of the host's. With snapshot="device" it also keeps as much memory of
     the device as the tensors have. One Saver is for one series (one model on one rank). Saves of one Saver run one after
     the other; any thread may call it.
 

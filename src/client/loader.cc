@@ -45,7 +45,7 @@ Status ReadBytes(int descriptor, std::byte* to, uint64_t bytes, uint64_t offset,
 }  // namespace
 
 Result<std::unique_ptr<Loader>> Loader::Open(const cairnfs_loader_options& options, Devices& devices) {
-  CAIRNFS_RETURN_IF_ERROR(CheckOptions(options.readers, options.ring_bytes, options.copies_in_flight, "readers"));
+  CAIRNFS_RETURN_IF_ERROR(CheckOptions(options.readers, options.ring_bytes, "readers"));
   return std::unique_ptr<Loader>(new Loader(options, devices));
 }
 

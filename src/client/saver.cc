@@ -21,7 +21,7 @@ uint64_t MachineMemory() {
 
 }  // namespace
 
-Status CheckOptions(uint32_t threads, uint64_t ring_bytes, uint32_t copies_in_flight, const char* threads_name) {
+Status CheckOptions(uint32_t threads, uint64_t ring_bytes, const char* threads_name) {
   if (threads > 256) {
     return InvalidArgument(std::string(threads_name) + " is " + std::to_string(threads) +
                            ", and at most 256 is possible");
@@ -29,9 +29,6 @@ Status CheckOptions(uint32_t threads, uint64_t ring_bytes, uint32_t copies_in_fl
   if (ring_bytes != 0 && ring_bytes < kRingBytesMin) {
     return InvalidArgument("ring_bytes is " + std::to_string(ring_bytes) + ", and at least " +
                            std::to_string(kRingBytesMin) + " (two blocks) is needed");
-  }
-  if (copies_in_flight > 64) {
-    return InvalidArgument("copies_in_flight is " + std::to_string(copies_in_flight) + ", and at most 64 is possible");
   }
   return {};
 }
@@ -48,7 +45,11 @@ Result<std::string> AbsolutePath(const char* path, const char* what) {
 }
 
 Result<std::unique_ptr<Saver>> Saver::Open(const cairnfs_saver_options& options, Devices& devices) {
-  CAIRNFS_RETURN_IF_ERROR(CheckOptions(options.writers, options.ring_bytes, options.copies_in_flight, "writers"));
+  CAIRNFS_RETURN_IF_ERROR(CheckOptions(options.writers, options.ring_bytes, "writers"));
+  if (options.copies_in_flight > 64) {
+    return InvalidArgument("copies_in_flight is " + std::to_string(options.copies_in_flight) +
+                           ", and at most 64 is possible");
+  }
   if (options.snapshot > CAIRNFS_SNAPSHOT_DEVICE) {
     return InvalidArgument("snapshot is " + std::to_string(options.snapshot) + ", which is none of cairnfs_snapshot");
   }
