@@ -91,18 +91,21 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::
 // finds the lock free.
 void Try(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, Clock::time_point until) {
   ClusterLocks& locks = *filesystem.locks();
-  locks.TryLock(lock, [request, &filesystem, &locks, lock, until](const Result<ClusterLocks::Outcome>& outcome) {
-    const bool is_refused = outcome.ok() && *outcome == ClusterLocks::Outcome::kWouldBlock;
-    if (!is_refused || !locks.AwaitsRelease(lock)) return ReplyLock(request, filesystem, lock, outcome);
-    if (Clock::Now() > until) {
-      locks.StopAwaitingRelease(lock.inode);
-      return ReplyLock(request, filesystem, lock, outcome);
-    }
-    filesystem.RunBlocking([request, &filesystem, lock, until] {
-      Clock::SleepFor(kTryAgain);
-      Try(request, filesystem, lock, until);
-    });
-  });
+  // Before the try: a RELEASE that is served after it is the reason for another one.
+  const bool awaits = locks.AwaitsRelease(lock);
+  locks.TryLock(lock,
+                [request, &filesystem, &locks, lock, until, awaits](const Result<ClusterLocks::Outcome>& outcome) {
+                  const bool is_refused = outcome.ok() && *outcome == ClusterLocks::Outcome::kWouldBlock;
+                  if (!is_refused || !awaits) return ReplyLock(request, filesystem, lock, outcome);
+                  if (Clock::Now() > until) {
+                    locks.StopAwaitingRelease(lock.inode);
+                    return ReplyLock(request, filesystem, lock, outcome);
+                  }
+                  filesystem.RunBlocking([request, &filesystem, lock, until] {
+                    Clock::SleepFor(kTryAgain);
+                    Try(request, filesystem, lock, until);
+                  });
+                });
 }
 
 void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, bool sleep) {

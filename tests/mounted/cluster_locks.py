@@ -265,7 +265,8 @@ def a_flock_is_free_for_who_comes_after_its_close(mounts):
     with processes(mounts, 0, 1) as (a, _):
         for _ in range(200):
             assert a.call("open", "g", a.path)[0] == "ok"
-            assert a.flock(EX, "g") == "ok"
+            answer = a.flock(EX, "g")
+            assert answer == "ok", answer
             assert a.call("close", "g")[0] == "ok"
 
 
