@@ -33,8 +33,6 @@ constexpr std::chrono::nanoseconds kPauseForRoomMin = std::chrono::seconds(2);
 constexpr std::chrono::nanoseconds kPauseForRoomMax = std::chrono::seconds(30);
 constexpr int kPausePerCollection = 4;
 
-Error SeveralHosts() { return MakeError(ErrorCode::kBusy, "chunks are not collected while several hosts share them"); }
-
 }  // namespace
 
 void LiveSet::Add(const Digest& digest) {
@@ -58,7 +56,7 @@ bool LiveSet::Contains(const Digest& digest) const {
   return std::binary_search(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
 }
 
-Collector::Collector(kv::KvStore& kv, store::LocalChunkStore* chunks, SyncRounds& rounds, const FsOptions& options,
+Collector::Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
                      uint64_t owed)
     : kv_(kv),
       chunks_(chunks),
@@ -90,12 +88,9 @@ cairnfs::Status Collector::Resume() {
     MutexLock lock(mutex_);
     if (!is_held_) return {};
   }
-  uint64_t owed = 0;
-  if (chunks_ != nullptr) {
-    FsOptions options = options_;
-    options.read_only = false;
-    CAIRNFS_ASSIGN_OR_RETURN(owed, TakeOwed(kv_, options));
-  }
+  FsOptions options = options_;
+  options.read_only = false;
+  CAIRNFS_ASSIGN_OR_RETURN(const uint64_t owed, TakeOwed(kv_, options));
   MutexLock lock(mutex_);
   is_held_ = false;
   if (!stopping_) stop_ = std::stop_source();
@@ -140,7 +135,7 @@ std::chrono::nanoseconds Collector::PauseForRoomAfter(std::chrono::nanoseconds t
 bool Collector::IsDue() const {
   const auto now = Clock::Now();
   const auto delay = std::chrono::milliseconds(options_.collect_delay_ms);
-  if (chunks_ == nullptr || !options_.collect_by_itself || is_held_ || freed_bytes_ == 0) return false;
+  if (!options_.collect_by_itself || is_held_ || freed_bytes_ == 0) return false;
   if (!is_room_short_ || now < not_for_room_before_) {
     if (freed_bytes_ < options_.collect_after_bytes) return false;
     if (now - last_freed_ < delay && now - due_since_ < kDelaysMax * delay) return false;
@@ -149,8 +144,7 @@ bool Collector::IsDue() const {
   if (!free_bytes_at_failure_) return false;  // it did not fail for lack of room
   // Of what was deleted since, whole segments may be free, which need no room to go.
   if (freed_bytes_ > freed_bytes_at_failure_ && now >= not_for_room_before_) return true;
-  return now - failed_at_ >= kRetryWithRoomAfter &&
-         chunks_->DiskFreeBytes() >= *free_bytes_at_failure_ + kMoreRoomBytes;
+  return now - failed_at_ >= kRetryWithRoomAfter && chunks_.DiskFreeBytes() >= *free_bytes_at_failure_ + kMoreRoomBytes;
 }
 
 Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) {
@@ -175,7 +169,7 @@ cairnfs::Status Collector::LeaveOwed() {
 }
 
 cairnfs::Status Collector::WriteOwed() {
-  if (chunks_ == nullptr || !options_.collect_by_itself) return {};  // what was left is there still
+  if (!options_.collect_by_itself) return {};  // what was left is there still
   uint64_t bytes = 0;
   {
     MutexLock lock(mutex_);
@@ -249,18 +243,17 @@ void Collector::AnswerCounts() {
 }
 
 Result<LiveCount> Collector::CountOnce() {
-  if (chunks_ == nullptr) return SeveralHosts();
   LiveSet live;
-  static_cast<void>(chunks_->Sync().ok());  // as in CollectOnce
-  chunks_->BeginCollection();
+  static_cast<void>(chunks_.Sync().ok());  // as in CollectOnce
+  chunks_.BeginCollection();
   if (cairnfs::Status marked = Mark(Context(count_stop_.get_token()), live); !marked.ok()) {
-    chunks_->AbortCollection();
+    chunks_.AbortCollection();
     return marked.error();
   }
   live.Seal();
   auto is_live = [&](const Digest& digest) { return live.Contains(digest); };
   CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals,
-                           chunks_->CountLive(Context(count_stop_.get_token()), is_live));
+                           chunks_.CountLive(Context(count_stop_.get_token()), is_live));
   return LiveCount{totals, Clock::Now()};
 }
 
@@ -293,7 +286,7 @@ void Collector::Run() {
     }
     const auto began = Clock::Now();
     cairnfs::Status status = context.Expired() ? cairnfs::Status(WhyStopped()) : CollectOnce(context);
-    const store::StoreStats left = status.ok() ? chunks_->Stats() : store::StoreStats();
+    const store::StoreStats left = status.ok() ? chunks_.Stats() : store::StoreStats();
     {
       MutexLock lock(mutex_);
       phase_ = status.ok() ? "done" : "failed: " + status.error().message;
@@ -332,9 +325,9 @@ void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
   freed_bytes_at_failure_ = freed_bytes_;
   failed_at_ = due_since_ = Clock::Now();
   not_before_ = failed_at_ + kRetryAfter;
-  if (stop_.get_token().stop_requested() || chunks_ == nullptr) return;
+  if (stop_.get_token().stop_requested()) return;
   if (error.code == ErrorCode::kNoSpace) {
-    free_bytes_at_failure_ = std::max(free_bytes_at_failure_.value_or(0), chunks_->DiskFreeBytes());
+    free_bytes_at_failure_ = std::max(free_bytes_at_failure_.value_or(0), chunks_.DiskFreeBytes());
   } else {
     free_bytes_at_failure_.reset();
   }
@@ -347,7 +340,6 @@ void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
 }
 
 cairnfs::Status Collector::CollectOnce(const Context& context) {
-  if (chunks_ == nullptr) return SeveralHosts();
   running_ = true;
   struct Clear {
     std::atomic<bool>& flag;
@@ -366,10 +358,10 @@ cairnfs::Status Collector::CollectOnce(const Context& context) {
   set_phase("sync");
   CAIRNFS_RETURN_IF_ERROR(rounds_.RequestAndWait(SyncRounds::Scope::kNames));
   // Small chunks that no round has indexed yet (SyncWithEngine) would be passed over.
-  static_cast<void>(chunks_->Sync().ok());
+  static_cast<void>(chunks_.Sync().ok());
   set_phase("mark");
   LiveSet live;
-  chunks_->BeginCollection();
+  chunks_.BeginCollection();
   cairnfs::Status status = Mark(context, live);
   live.Seal();
   collect_marked.Pass();
@@ -377,13 +369,13 @@ cairnfs::Status Collector::CollectOnce(const Context& context) {
   if (status.ok() && context.Expired()) status = WhyStopped();
   collect_synced.Pass();
   if (!status.ok()) {
-    chunks_->AbortCollection();
+    chunks_.AbortCollection();
     return status;
   }
   set_phase("sweep");
   store::SweepOptions sweep;
   sweep.bytes_per_second_max = bytes_per_second_max_;
-  status = chunks_->Sweep(
+  status = chunks_.Sweep(
       context, [&](const Digest& digest) { return live.Contains(digest); }, sweep, progress_);
   collect_swept.Pass();
   return status;
@@ -399,7 +391,7 @@ cairnfs::Status Collector::Mark(const Context& context, LiveSet& live) {
       auto record = meta::FileRecord::Decode(entry.value);
       if (!record.ok()) return record.error().WithContext("record of a file");
       auto add = [&](const Digest& digest) { live.Add(digest); };
-      cairnfs::Status marked = MarkFile(*record, *chunks_, add);
+      cairnfs::Status marked = MarkFile(*record, chunks_, add);
       if (!marked.ok()) {
         // Replaced and collected pages mean that the record changed under the mark: read it again.
         CAIRNFS_ASSIGN_OR_RETURN(auto again, kv_.Get(context, entry.key));
@@ -415,7 +407,7 @@ cairnfs::Status Collector::Mark(const Context& context, LiveSet& live) {
         }
         if (again) {
           CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord newer, meta::FileRecord::Decode(again->value));
-          CAIRNFS_RETURN_IF_ERROR(MarkFile(newer, *chunks_, add));
+          CAIRNFS_RETURN_IF_ERROR(MarkFile(newer, chunks_, add));
         }
       }
       inodes_marked_++;

@@ -1,5 +1,5 @@
-// Collector: finds which chunks are reachable, and has the store sweep the rest. One collection at a time, in a thread
-// of its own, either asked for or when enough was deleted.
+// Collector: the collection of a host alone. Finds which chunks are reachable, and has the store sweep the rest. One at
+// a time, in a thread of its own, either asked for or when enough was deleted.
 //
 // Why nothing reachable is lost: a reference that exists when the collection begins stands in a file's record, where
 // the mark finds it, or is pinned; one that is made later goes through Put or Pin, which the store records. After the
@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "fs/collection.h"
 #include "fs/filesystem.h"
 #include "fs/sync_rounds.h"
 
@@ -32,37 +33,30 @@ class LiveSet {
   bool is_sealed_ = false;
 };
 
-class Collector {
+class Collector final : public Collection {
  public:
   // `owed`: bytes freed before that no collection has looked at, of an earlier process; counted as freed now.
-  // `chunks`: null where other hosts name chunks too, and this one alone cannot tell which are free: kBusy.
-  Collector(kv::KvStore& kv, store::LocalChunkStore* chunks, SyncRounds& rounds, const FsOptions& options,
+  Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
             uint64_t owed);
-  ~Collector();
+  ~Collector() override;
 
   // What an earlier process left to collect, and forgets it: bytes that its LeaveOwed wrote, or as many as make a
   // collection begin when it was killed and left none.
   static Result<uint64_t> TakeOwed(kv::KvStore& kv, const FsOptions& options);
-  // Writes it for the next process; the last round makes it durable. After Stop.
-  cairnfs::Status LeaveOwed();
+  cairnfs::Status LeaveOwed() override;
 
-  void NoteFreed(uint64_t bytes);
-  void NoteNoRoom();  // bytes that were accepted found none: little that was freed is worth a collection too
-  void Request(Done<CollectionStatus> done);  // joins the collection that is about to begin
-  // What a collection that began now would keep and free. Changes nothing. Joins the count that is about to begin;
-  // kBusy as for a collection.
-  void RequestCount(Done<LiveCount> done);
-  std::optional<LiveCount> last_count() const;  // of the last count or collection
-  CollectionStatus Status() const;
-  bool running() const { return running_.load(); }
-  std::string last_error() const;  // of the last collection; empty when it went well
-  // Gives up a collection that runs, returns once it has ended, and lets none begin until Resume; what is to be
-  // collected is left as LeaveOwed leaves it, and Resume takes it. Nothing to do where that is so already.
-  cairnfs::Status Hold();
-  cairnfs::Status Resume();
-  void SetRate(uint64_t bytes_per_second_max) { bytes_per_second_max_ = bytes_per_second_max; }  // of the next one
-  // Ends the thread; a collection that runs is given up.
-  void Stop();
+  void NoteFreed(uint64_t bytes) override;
+  void NoteNoRoom() override;
+  void Request(Done<CollectionStatus> done) override;
+  void RequestCount(Done<LiveCount> done) override;
+  std::optional<LiveCount> last_count() const override;
+  CollectionStatus Status() const override;
+  bool running() const override { return running_.load(); }
+  std::string last_error() const override;
+  cairnfs::Status Hold() override;
+  cairnfs::Status Resume() override;
+  void SetRate(uint64_t bytes_per_second_max) override { bytes_per_second_max_ = bytes_per_second_max; }
+  void Stop() override;
 
   // Adds every digest that the record of a file names, pages too.
   static cairnfs::Status MarkFile(const meta::FileRecord& record, store::ChunkStore& chunks,
@@ -82,7 +76,7 @@ class Collector {
   cairnfs::Status Mark(const Context& context, LiveSet& live);
 
   kv::KvStore& kv_;
-  store::LocalChunkStore* const chunks_;
+  store::LocalChunkStore& chunks_;
   SyncRounds& rounds_;
   const FsOptions options_;
 

@@ -6,6 +6,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "coherence/cluster_locks.h"
+#include "fs/collector.h"
 #include "fs/wiring.h"
 
 namespace cairnfs::fs {
@@ -81,11 +82,11 @@ Status FileSystem::Stop() {
   impl_->LeaveCluster();
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
-  impl_->collector->Stop();
+  impl_->collection->Stop();
   impl_->closing->AskForMarked();
   static_cast<void>(
       impl_->rounds->RequestAndWait(SyncRounds::Scope::kNames));  // which may replace stored bytes, and so free them
-  if (auto left = impl_->collector->LeaveOwed(); !left.ok()) {
+  if (auto left = impl_->collection->LeaveOwed(); !left.ok()) {
     spdlog::warn("what is to be collected is not noted, so the next start collects: {}", left.error().message);
   }
   // Nobody uses a file any more: what is open was left behind by a lazy unmount, and what was unlinked goes.

@@ -57,11 +57,11 @@ FsStatus Maintenance::GetStatus() const {
   status.pool_buffers = pool.count();
   status.pool_buffers_free = pool.free_count();
   status.pool_buffers_touched = pool.touched_count();
-  status.collecting = parts_.collector.running();
-  status.live = parts_.collector.last_count();
+  status.collecting = parts_.collection.running();
+  status.live = parts_.collection.last_count();
   status.failing = at_.rounds.failing();
   status.last_error = at_.rounds.last_error();
-  const std::string collection_error = parts_.collector.last_error();
+  const std::string collection_error = parts_.collection.last_error();
   status.collection_failed = !collection_error.empty();
   if (status.last_error.empty() && status.collection_failed) {
     status.last_error = "collection failed: " + collection_error;
@@ -88,10 +88,10 @@ void Maintenance::Sync(Done<void> done) {
 
 void Maintenance::Change(const FsOptions& options, Done<void> done) {
   at_.rounds.SetInterval(options.flush_interval_ms);
-  parts_.collector.SetRate(options.collect_bytes_per_second_max);
+  parts_.collection.SetRate(options.collect_bytes_per_second_max);
   parts_.reader.SetUpdateAtime(options.update_atime && !at_.calls.blocks());
   read_only_ = options.read_only;
-  Status collects = options.read_only ? parts_.collector.Hold() : parts_.collector.Resume();
+  Status collects = options.read_only ? parts_.collection.Hold() : parts_.collection.Resume();
   if (!collects.ok() || !options.read_only) return done(collects);
   Sync(std::move(done));
 }
@@ -113,7 +113,7 @@ void Maintenance::Collect(Done<CollectionStatus> done) {
     return done(
         MakeError(ErrorCode::kPermission, "the filesystem is mounted read_only, and nothing of it is collected"));
   }
-  parts_.collector.Request(std::move(done));
+  parts_.collection.Request(std::move(done));
 }
 
 }  // namespace cairnfs::fs

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fs/checker.h"
-#include "fs/collector.h"
+#include "fs/collection.h"
 #include "fs/name_changes.h"
 #include "fs/open_files.h"
 #include "fs/reader.h"
@@ -22,7 +22,7 @@ class Maintenance {
     OpenFiles& open_files;
     Reader& reader;
     Writer& writer;
-    Collector& collector;
+    Collection& collection;
     Checker& checker;
   };
   Maintenance(const Services& services, const Parts& parts)
@@ -51,8 +51,8 @@ class Maintenance {
   // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
   void Collect(Done<CollectionStatus> done);
   // What a collection that began now would keep and free, those that wait for it first. kBusy among several hosts.
-  void CountLive(Done<LiveCount> done) { parts_.collector.RequestCount(std::move(done)); }
-  CollectionStatus GetCollection() const { return parts_.collector.Status(); }
+  void CountLive(Done<LiveCount> done) { parts_.collection.RequestCount(std::move(done)); }
+  CollectionStatus GetCollection() const { return parts_.collection.Status(); }
   // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
   // kInterrupted soon after the context has expired, or Stop was called.
   void Check(const Context& context, Done<CheckReport> done) { parts_.checker.Request(context, std::move(done)); }

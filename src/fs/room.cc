@@ -26,21 +26,21 @@ Error NoSpace() { return MakeError(ErrorCode::kNoSpace, "no space for new data")
 
 }  // namespace
 
-Room::Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collector& collector)
+Room::Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collection& collection)
     : chunks_(chunks),
       rounds_(rounds),
-      collector_(collector),
+      collection_(collection),
       waiters_(std::make_unique<TaskQueue>("cairn-space", kThreads)) {}
 
 void Room::NoteFreed(uint64_t bytes) {
   if (bytes > 0) free_count_++;
-  collector_.NoteFreed(bytes);
+  collection_.NoteFreed(bytes);
 }
 
 void Room::NoteNone() {
   none_at_ = Clock::Now();
   found_none_ = true;
-  collector_.NoteNoRoom();
+  collection_.NoteNoRoom();
 }
 
 bool Room::MayBeShort() const {
@@ -53,7 +53,7 @@ void Room::WaitForSpace(uint64_t bytes, Done<void> write) {
 
 void Room::CollectAndWait() {
   std::promise<void> collected;
-  collector_.Request([&](const Result<CollectionStatus>&) { collected.set_value(); });
+  collection_.Request([&](const Result<CollectionStatus>&) { collected.set_value(); });
   collected.get_future().wait();
 }
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
-#include "fs/collector.h"
+#include "fs/collection.h"
 #include "fs/sync_rounds.h"
 #include "store/local_chunk_store.h"
 
@@ -18,7 +18,7 @@ namespace cairnfs::fs {
 class Room {
  public:
   // All outlive it.
-  Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collector& collector);
+  Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collection& collection);
   void Stop() { waiters_.reset(); }  // runs what was posted
 
   // All functions may be called from any thread at once.
@@ -44,7 +44,7 @@ class Room {
 
   store::LocalChunkStore& chunks_;
   SyncRounds& rounds_;
-  Collector& collector_;
+  Collection& collection_;
   std::atomic<Clock::time_point> vain_collection_at_{
       Clock::time_point(-std::chrono::hours(1))};  // a collection last made too little room
   // How often something was freed; and before that collection.

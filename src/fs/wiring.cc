@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/machine_limits.h"
+#include "fs/collector.h"
 #include "fs/local_publisher.h"
 #include "fs/shared_publisher.h"
 
@@ -18,7 +19,7 @@ FileSystem::Impl::Impl(const FileSystem::Parts& the_parts, const FsOptions& the_
       waiters(std::make_unique<TaskQueue>("cairn-waiter", std::max(4u, options.waiting_threads))),
       error_names(std::make_unique<ErrorNames>(parts.kv, parts.names, *waiters, parts.cluster.has_value())) {
   Streams::Hooks hooks;
-  hooks.freed = [this](uint64_t bytes) { collector->NoteFreed(bytes); };  // little each time, and often
+  hooks.freed = [this](uint64_t bytes) { collection->NoteFreed(bytes); };  // little each time, and often
   hooks.lost = [this](const InodePtr& inode) {
     inode->mutex.AssertHeld();
     lost->Note(inode);
@@ -37,11 +38,11 @@ void FileSystem::Impl::MakeRounds(std::unique_ptr<Publisher> made_publisher) {
 }
 
 void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
-                                    std::unique_ptr<Collector> made_collector) {
+                                    std::unique_ptr<Collection> made_collection) {
   records = std::move(made_records);
-  collector = std::move(made_collector);
+  collection = std::move(made_collection);
   checker = std::make_unique<Checker>(parts, *rounds);
-  room = std::make_unique<Room>(parts.local_chunks, *rounds, *collector);
+  room = std::make_unique<Room>(parts.local_chunks, *rounds, *collection);
   lost = std::make_unique<LostFiles>(table, parts.names);
   privileges = std::make_unique<Privileges>(parts.names, table, *rounds);
   waits = std::make_unique<Waits>();
@@ -84,7 +85,7 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
                                                                            .open_files = *open_files,
                                                                            .reader = *reader,
                                                                            .writer = *writer,
-                                                                           .collector = *collector,
+                                                                           .collection = *collection,
                                                                            .checker = *checker});
 }
 
@@ -94,7 +95,7 @@ void FileSystem::Impl::End() {
   stop.request_stop();
   waits->Stop();
   checker->Stop();
-  collector->Stop();
+  collection->Stop();
   error_names->Stop();
   room->Stop();
   calls->Stop();
@@ -108,7 +109,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
   calls = std::make_unique<LocalCalls>(*waiters);
   MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
   MakeContents(std::make_unique<LocalRecords>(parts),
-               std::make_unique<Collector>(parts.kv, &parts.local_chunks, *rounds, options, owed_bytes));
+               std::make_unique<Collector>(parts.kv, parts.local_chunks, *rounds, options, owed_bytes));
   auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                                    *parts.local_kv, metadata_room);
   local_totals = made_totals.get();
@@ -155,7 +156,7 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                       .marks = marks}));
   auto made_records = std::make_unique<SharedRecords>(parts, host, own_session, *streams);
   SharedRecords& own_records = *made_records;
-  MakeContents(std::move(made_records), std::make_unique<Collector>(parts.kv, nullptr, *rounds, options, 0));
+  MakeContents(std::move(made_records), std::make_unique<NoCollection>());
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())});
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
   auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
