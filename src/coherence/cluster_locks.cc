@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
-
 namespace cairnfs::coherence {
+namespace {
+
+constexpr std::chrono::seconds kReleaseWait{1};
+
+}  // namespace
 
 using Kind = LockOperation::Kind;
 
@@ -107,7 +110,7 @@ void ClusterLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
 void ClusterLocks::NoteClosed(InodeId inode, uint64_t handle) {
   MutexLock lock(mutex_);
   if (MayHold(inode, [&](const FileLock& held) { return held.handle == handle; }))
-    StateOf(inode).closing.insert(handle);
+    StateOf(inode).closing[handle] = Clock::Now();
 }
 
 bool ClusterLocks::AwaitsRelease(const Request& request) const {
@@ -118,13 +121,9 @@ bool ClusterLocks::AwaitsRelease(const Request& request) const {
   const Inode& state = found->second;
   const std::vector<FileLock>& held = state.locks.held();
   return std::any_of(held.begin(), held.end(), [&](const FileLock& each) {
-    return InConflict(each, wanted) && state.closing.contains(each.handle);
+    const auto closed = state.closing.find(each.handle);
+    return closed != state.closing.end() && Clock::Now() < closed->second + kReleaseWait && InConflict(each, wanted);
   });
-}
-
-void ClusterLocks::StopAwaitingRelease(InodeId inode) {
-  MutexLock lock(mutex_);
-  if (const auto found = inodes_.find(inode); found != inodes_.end()) found->second.closing.clear();
 }
 
 void ClusterLocks::ForgetAll() {

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -23,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/context.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
@@ -99,10 +101,9 @@ class ClusterLocks {
   // held.
   // A descriptor of the open file was closed: perhaps the last one.
   void NoteClosed(InodeId inode, uint64_t handle);
-  // Whether a lock that this host holds, and that stands in the way, may be freed by a close that has returned.
+  // Whether a lock that this host holds, and that stands in the way, may be freed by a close that has returned: for a
+  // second. After that the open file is taken to have more descriptors.
   bool AwaitsRelease(const Request& request) const;
-  // It was waited for long enough: those open files have more descriptors.
-  void StopAwaitingRelease(InodeId inode);
 
   // The session is lost, and every lock with it: what waits or runs fails with kStale. REQUIRES
   // (unchecked): before Membership::Rejoin.
@@ -116,11 +117,11 @@ class ClusterLocks {
   struct Inode {
     explicit Inode(const cluster::NodeId& self) : locks(self) {}
     InodeLocks locks;
-    std::set<uint64_t> closing;          // open files: of NoteClosed
-    bool running = false;                // a task for it is posted or at work
-    std::unique_ptr<kv::KvWatch> watch;  // made and ended by the task alone
-    bool watch_failed = false;           // the last try to make it
-    bool ends_watch = false;             // once nobody waits
+    std::map<uint64_t, Clock::time_point> closing;  // open files, by NoteClosed
+    bool running = false;                           // a task for it is posted or at work
+    std::unique_ptr<kv::KvWatch> watch;             // made and ended by the task alone
+    bool watch_failed = false;                      // the last try to make it
+    bool ends_watch = false;                        // once nobody waits
   };
 
   FileLock LockOf(const Request& request) const;
