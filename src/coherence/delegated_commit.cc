@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/failpoint.h"
-#include "coherence/delegated_keys.h"
+#include "coherence/covered_keys.h"
 #include "coherence/delegated_store.h"
 
 namespace cairnfs::coherence {
@@ -250,7 +250,7 @@ Result<uint64_t> DelegatedStore::Commit(const Context& context, const kv::Transa
     auto committed = fenced_.Commit(context, guarded);
     AfterCommit(transaction, guards, committed);
     if (committed.ok() || committed.error().code != ErrorCode::kConflict) return committed;
-    CAIRNFS_ASSIGN_OR_RETURN(bool recalled, Recall(context, guards.directories));
+    CAIRNFS_ASSIGN_OR_RETURN(bool recalled, recaller_.Recall(context, guards.directories));
     conflict.reset();
     if (recalled) {
       if (!recalling.Expired()) continue;

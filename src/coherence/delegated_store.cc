@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/coding.h"
-#include "coherence/delegated_keys.h"
+#include "coherence/covered_keys.h"
 #include "meta/records.h"
 
 namespace cairnfs::coherence {
@@ -27,7 +27,11 @@ std::string RecallKey(const cluster::NodeId& holder, InodeId directory) {
 
 DelegatedStore::DelegatedStore(kv::SharedKvStore& store, kv::KvStore& fenced, cluster::Membership& membership,
                                const DelegationOptions& options)
-    : store_(store), fenced_(fenced), membership_(membership), options_(options) {
+    : store_(store),
+      fenced_(fenced),
+      membership_(membership),
+      options_(options),
+      recaller_(store, fenced, membership, {options.recall_wait_max, options.ask_again_after}) {
   StartRecallWatch();
 }
 
@@ -50,6 +54,7 @@ DelegationStats DelegatedStore::Stats() const {
   MutexLock lock(mutex_);
   DelegationStats stats = stats_;
   stats.held = held_;
+  stats.recalled_total = recaller_.recalled_total();
   return stats;
 }
 

@@ -22,6 +22,8 @@
 #include "base/thread_annotations.h"
 #include "base/types.h"
 #include "cluster/membership.h"
+#include "coherence/delegation_keys.h"
+#include "coherence/recaller.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::coherence {
@@ -42,12 +44,6 @@ struct DelegationStats {
   uint64_t commits_total = 0;                   // sent to the store, failed ones included: a round trip each
   uint64_t recalled_total = 0;                  // from other hosts, by this one
 };
-
-// The keys of delegations and of their recalls: docs/formats/cluster.md.
-std::string DelegationKey(InodeId directory, const cluster::NodeId& holder);
-std::string DelegationPrefix(InodeId directory);
-std::string RecallKey(const cluster::NodeId& holder, InodeId directory);
-std::string RecallPrefix(const cluster::NodeId& holder);
 
 class DelegatedStore final : public kv::KvStore {
  public:
@@ -152,32 +148,12 @@ class DelegatedStore final : public kv::KvStore {
   void AfterCommit(const kv::Transaction& transaction, const Guards& guards, const Result<uint64_t>& committed);
   void Forget(const kv::Transaction& transaction, const Guards& guards) REQUIRES_LOCK(mutex_);
   void AfterFailure(const kv::Transaction& transaction, const Guards& guards, const Error& error) REQUIRES_LOCK(mutex_);
-  // Has every other host give back what it holds of these now. True when there was something to wait for.
-  Result<bool> Recall(const Context& context, const std::set<InodeId>& directories);
-  struct Holding {
-    InodeId directory;
-    cluster::NodeId holder;
-    uint64_t revision;             // one that is taken again after it was given back has another
-    uint64_t recall_revision = 0;  // of the recall key, as this host put it last
-  };
-  struct Changes {  // that watches told of
-    Mutex mutex;
-    CondVar changed;
-    uint64_t count GUARDED_BY(mutex) = 0;
-  };
-  std::vector<Holding> HeldByOthers(const kv::KvSnapshot& snapshot) const;
-  std::vector<std::unique_ptr<kv::KvWatch>> WatchChanges(const Context& context, const std::vector<kv::KvSpan>& spans,
-                                                         uint64_t revision, const std::shared_ptr<Changes>& changes);
-  // Puts the recalls. While it is not known whether this host's session lives it waits, as commits do.
-  Status AskFor(const Context& context, std::span<Holding> asked);
-  void TakeRecallsBack(const Context& context, const std::vector<Holding>& asked);
-  Status WaitUntilGivenBack(const Context& context, const std::vector<kv::KvSpan>& spans, std::vector<Holding>& asked,
-                            Changes& changes);
 
   kv::SharedKvStore& store_;
   kv::KvStore& fenced_;
   cluster::Membership& membership_;
   const DelegationOptions options_;
+  Recaller recaller_;
   std::stop_source stop_;
   const Context context_{stop_.get_token()};  // of what the watch of recalls calls for
 
