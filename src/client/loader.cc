@@ -140,7 +140,7 @@ Status Loader::Prepare(const cairnfs_load_request& request) {
 }
 
 Status Loader::ReadAll(const cairnfs_load_request& request, int descriptor) {
-  const uint64_t part_bytes = std::max<uint64_t>(std::min(kPartBytesMax, ring_.bytes() / 2), kBlockBytes);
+  const uint64_t part_bytes = std::max<uint64_t>(std::min(kPartBytesMax, ring_.PieceBytesMax()), kBlockBytes);
   FirstError error;
   Pending parts;
   CAIRNFS_ASSIGN_OR_RETURN(auto crew, Crew::Start(readers_, error));

@@ -58,7 +58,7 @@ std::byte* Ring::TakeNow(uint64_t bytes) {
 }
 
 std::byte* Ring::Take(uint64_t bytes) {
-  assert(AlignUp(bytes, kAlignment) <= room() / 2);
+  assert(bytes <= PieceBytesMax());
   MutexLock lock(mutex_);
   for (;;) {
     if (std::byte* piece = TakeNow(bytes)) return piece;

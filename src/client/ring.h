@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "base/thread_annotations.h"
+#include "base/types.h"
 #include "client/device.h"
 
 namespace cairnfs::client {
@@ -32,12 +33,14 @@ class Ring {
   std::byte* SetAside(uint64_t bytes);
   void PutBack() { first_ = 0; }                     // REQUIRES: all pieces are back.
   uint64_t room() const { return bytes_ - first_; }  // what pieces come from
+  // The largest piece. Pieces are aligned, so that half of the room need not be one.
+  uint64_t PieceBytesMax() const { return AlignDown(room() / 2, kAlignment); }
 
   // Has its memory until it goes. Any thread.
   class Piece {
    public:
     // Waits until there is room: until pieces come back, which those who have them always give. REQUIRES: bytes <=
-    // room() / 2.
+    // PieceBytesMax().
     Piece(Ring& ring, uint64_t bytes) : ring_(ring), data_(ring.Take(bytes)) {}
     ~Piece() { ring_.Give(data_); }
     Piece(const Piece&) = delete;

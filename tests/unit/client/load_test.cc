@@ -15,9 +15,9 @@ class LoadTest : public SaveWorld {
     std::ofstream(Path("file"), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes_.data()), static_cast<std::streamsize>(bytes_.size()));
   }
-  Status ReadInto(std::vector<cairnfs_read> reads, const std::string& path) {
+  Status ReadInto(std::vector<cairnfs_read> reads, const std::string& path, uint64_t ring_bytes = 2 * kBlock) {
     cairnfs_loader_options options = {};
-    options.ring_bytes = 2 * kBlockBytes;
+    options.ring_bytes = ring_bytes;
     auto loader = Loader::Open(options, devices_);
     if (!loader.ok()) return loader.error();
     cairnfs_load_request request = {};
@@ -44,6 +44,17 @@ TEST_F(LoadTest, RangesToEachKindOfMemory) {
   EXPECT_EQ(std::memcmp(two.data, &bytes_[7], two.bytes), 0);
   EXPECT_EQ(devices_.devices[0].handles, 0);
   EXPECT_EQ(devices_.pinned_bytes, 0);
+}
+
+// Half of such a ring is no multiple of what its pieces are.
+TEST_F(LoadTest, RingsOfAnySize) {
+  TestTensor tensor = NewTensor("tensor", 0, 5'000'000);
+  for (const uint64_t ring : {2 * kBlock + 1, uint64_t{3'000'000}}) {
+    Fill(tensor, 0, tensor.bytes);
+    const Status status = ReadInto({{1, tensor.bytes, tensor.data, 0, 0, "tensor"}}, Path("file"), ring);
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    EXPECT_EQ(std::memcmp(tensor.data, &bytes_[1], tensor.bytes), 0) << ring;
+  }
 }
 
 TEST_F(LoadTest, Refusals) {
