@@ -55,7 +55,10 @@ Loader::Loader(const cairnfs_loader_options& options, Devices& devices)
 Loader::~Loader() {
   for (const auto& [number, streams] : streams_) {
     const Result<Device*> device = devices_.Get(number);
-    for (StreamHandle stream : streams) (*device)->DeleteStream(stream);
+    for (StreamHandle stream : streams) {
+      (void)(*device)->WaitForStream(stream);  // one that read nothing may still wait for the caller's
+      (*device)->DeleteStream(stream);
+    }
   }
 }
 

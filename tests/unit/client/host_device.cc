@@ -1,7 +1,9 @@
 #include "host_device.h"
 
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 namespace cairnfs::client {
 namespace {
@@ -55,55 +57,102 @@ Result<StreamHandle> HostDevice::NewStream() {
   return made;
 }
 void HostDevice::DeleteStream(StreamHandle stream) {
+  const std::lock_guard lock(work_mutex_);
+  const auto found = streams_.find(stream);
+  if (found != streams_.end()) {
+    assert(found->second.work.empty());
+    streams_.erase(found);
+  }
   handles--;
   delete static_cast<int*>(stream);
 }
-Result<EventHandle> HostDevice::Record(StreamHandle) {
-  EventHandle made = new int;
+
+void HostDevice::Put(StreamHandle stream, std::function<void()> work) {
+  const std::lock_guard lock(work_mutex_);
+  streams_[stream].work.push_back(std::move(work));
+  // A device may also be early.
+  if (random_() % 4 != 0) return;
+  const auto some = std::next(streams_.begin(), static_cast<ptrdiff_t>(random_() % streams_.size()));
+  DoWork(some->first, some->second.done + random_() % 3);
+}
+void HostDevice::DoWork(StreamHandle stream, uint64_t until_done) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return;
+  auto& [work, done] = found->second;
+  while (!work.empty() && done < until_done) {
+    work.front()();
+    work.pop_front();
+    done++;
+  }
+}
+
+Status HostDevice::WaitForStream(StreamHandle stream) {
+  const std::lock_guard lock(work_mutex_);
+  DoWork(stream, UINT64_MAX);
+  return {};
+}
+Result<EventHandle> HostDevice::Record(StreamHandle stream) {
+  const std::lock_guard lock(work_mutex_);
+  const Stream& on = streams_[stream];
+  EventHandle made = new Event{stream, on.done + on.work.size()};
   handles++;
   return made;
 }
+Status HostDevice::StreamWaits(StreamHandle stream, EventHandle event) {
+  Put(stream, [this, event = *static_cast<Event*>(event)] { DoWork(event.stream, event.work); });
+  return {};
+}
+Status HostDevice::WaitForEvent(EventHandle event) {
+  const std::lock_guard lock(work_mutex_);
+  const auto* of = static_cast<Event*>(event);
+  DoWork(of->stream, of->work);
+  return {};
+}
 void HostDevice::DeleteEvent(EventHandle event) {
   handles--;
-  delete static_cast<int*>(event);
+  delete static_cast<Event*>(event);
 }
 
-Status HostDevice::CopyToHost(void* to, const void* from, uint64_t bytes, StreamHandle) {
+Status HostDevice::CopyToHost(void* to, const void* from, uint64_t bytes, StreamHandle stream) {
   if (before_copy) before_copy();
   if (copies_until_failure >= 0 && copies_until_failure-- == 0) return MakeError(ErrorCode::kFailed, "a copy failed");
   if (!Has(from, bytes)) return MakeError(ErrorCode::kFailed, "a copy from other memory than the device's");
   bytes_to_host += bytes;
-  std::memcpy(to, from, bytes);
+  Put(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
   return {};
 }
-Status HostDevice::CopyToDevice(void* to, const void* from, uint64_t bytes, StreamHandle) {
+Status HostDevice::CopyToDevice(void* to, const void* from, uint64_t bytes, StreamHandle stream) {
   if (!Has(to, bytes)) return MakeError(ErrorCode::kFailed, "a copy to other memory than the device's");
-  std::memcpy(to, from, bytes);
+  Put(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
   return {};
 }
-Status HostDevice::CopyOnDevice(void* to, const void* from, uint64_t bytes, StreamHandle) {
+Status HostDevice::CopyOnDevice(void* to, const void* from, uint64_t bytes, StreamHandle stream) {
   if (!Has(to, bytes) || !Has(from, bytes)) return MakeError(ErrorCode::kFailed, "a copy of other memory");
-  std::memcpy(to, from, bytes);
+  Put(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
   return {};
 }
-Status HostDevice::SetToZero(void* memory, uint64_t bytes, StreamHandle) {
+Status HostDevice::SetToZero(void* memory, uint64_t bytes, StreamHandle stream) {
   if (!Has(memory, bytes)) return MakeError(ErrorCode::kFailed, "zeros for other memory than the device's");
-  std::memset(memory, 0, bytes);
+  Put(stream, [memory, bytes] { std::memset(memory, 0, bytes); });
   return {};
 }
 
-Status HostDevice::Fingerprint(const FingerprintJob& job, StreamHandle) {
-  auto shared = std::make_unique<TileShared>();
-  auto threads = std::make_unique<ThreadsInTurn>();
-  // What one tile leaves there, the next must not see.
-  ForEachSlab(job, [&](uint32_t first, uint32_t count) {
-    for (uint32_t tile = 0; tile < count * kTilesPerBlock; tile++) {
-      std::memset(shared.get(), 0xa5, sizeof *shared);
-      HashTile(job, first, tile, *shared, *threads);
-    }
-    for (uint32_t at = 0; at < count; at++) {
-      FinishBlock(job, first, at, [](uint32_t* word, uint32_t mask) { *word |= mask; });
-    }
+Status HostDevice::Fingerprint(const FingerprintJob& job, StreamHandle stream) {
+  struct Room {
+    TileShared shared;
+    ThreadsInTurn threads;
+  };
+  // Allocated here: whoever waits for the work is not told of errors.
+  Put(stream, [job, room = std::make_shared<Room>()] {
+    ForEachSlab(job, [&](uint32_t first, uint32_t count) {
+      for (uint32_t tile = 0; tile < count * kTilesPerBlock; tile++) {
+        std::memset(&room->shared, 0xa5, sizeof room->shared);  // what one tile leaves there, the next must not see
+        HashTile(job, first, tile, room->shared, room->threads);
+      }
+      for (uint32_t at = 0; at < count; at++) {
+        FinishBlock(job, first, at, [](uint32_t* word, uint32_t mask) { *word |= mask; });
+      }
+    });
   });
   return {};
 }

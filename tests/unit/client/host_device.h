@@ -1,12 +1,17 @@
-// Devices in memory of the host: their memory is the host's, work on a stream is done at once, and the kernels are
-// those of CUDA, run one thread after another. What a caller may do with memory of a device is checked.
+// Devices in memory of the host: their memory is the host's, and the kernels are those of CUDA, run one thread after
+// another. What a caller may do with memory of a device is checked.
+//
+// Work on a stream is done when somebody waits for it, and now and then before: so whoever should wait and does not
+// sees old bytes, or gives memory away too early.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 
 #include "client/device.h"
@@ -15,22 +20,25 @@ namespace cairnfs::client {
 
 class HostDevice final : public Device {
  public:
-  ~HostDevice() override;
+  ~HostDevice() override;  // work that nobody waited for is not done
   Status CheckMemory(const void* data, uint64_t bytes, const std::string& what) override;
   Result<void*> Allocate(uint64_t bytes) override;
   void Free(void* memory) override;
   Result<StreamHandle> NewStream() override;
   void DeleteStream(StreamHandle stream) override;
-  Status WaitForStream(StreamHandle) override { return {}; }
-  Result<EventHandle> Record(StreamHandle) override;
-  Status StreamWaits(StreamHandle, EventHandle) override { return {}; }
-  Status WaitForEvent(EventHandle) override { return {}; }
+  Status WaitForStream(StreamHandle stream) override;
+  Result<EventHandle> Record(StreamHandle stream) override;
+  Status StreamWaits(StreamHandle stream, EventHandle event) override;
+  Status WaitForEvent(EventHandle event) override;
   void DeleteEvent(EventHandle event) override;
   Status CopyToHost(void* to, const void* from, uint64_t bytes, StreamHandle stream) override;
   Status CopyToDevice(void* to, const void* from, uint64_t bytes, StreamHandle stream) override;
   Status CopyOnDevice(void* to, const void* from, uint64_t bytes, StreamHandle stream) override;
   Status SetToZero(void* memory, uint64_t bytes, StreamHandle stream) override;
   Status Fingerprint(const FingerprintJob& job, StreamHandle stream) override;
+
+  // Puts work on the stream, as a kernel of the caller is. It puts no work on streams itself.
+  void Put(StreamHandle stream, std::function<void()> work);
 
   std::atomic<uint64_t> room_bytes = UINT64_MAX;   // what Allocate still gives
   std::atomic<int64_t> copies_until_failure = -1;  // then CopyToHost fails; negative: never
@@ -39,9 +47,22 @@ class HostDevice final : public Device {
   std::atomic<uint64_t> bytes_to_host = 0;
 
  private:
+  struct Stream {
+    std::deque<std::function<void()>> work;  // that is not done
+    uint64_t done = 0;                       // pieces of work, since the stream was made
+  };
+  struct Event {
+    StreamHandle stream;
+    uint64_t work;  // it happens when so many pieces are done
+  };
   bool Has(const void* data, uint64_t bytes);
+  void DoWork(StreamHandle stream, uint64_t until_done);  // REQUIRES: work_mutex_ is held
+
   std::mutex mutex_;
   std::map<const std::byte*, uint64_t> memory_;
+  std::recursive_mutex work_mutex_;  // held while work is done, which may do another stream's first
+  std::map<StreamHandle, Stream> streams_;
+  std::minstd_rand random_;
 };
 
 // Two devices.

@@ -57,6 +57,26 @@ TEST_F(LoadTest, RingsOfAnySize) {
   }
 }
 
+// What the caller put on its stream before does not overwrite what is loaded.
+TEST_F(LoadTest, WritesAfterTheWorkOfTheCallersStream) {
+  HostDevice& device = devices_.devices[0];
+  TestTensor tensor = NewTensor("tensor", 0, 5'000'000);
+  const StreamHandle own = *device.NewStream();
+  for (const StreamHandle stream : {StreamHandle{nullptr}, own}) {
+    device.Put(stream, [&tensor] { std::memset(tensor.data, 7, tensor.bytes); });
+    auto loader = Loader::Open({}, devices_);
+    ASSERT_TRUE(loader.ok());
+    const cairnfs_read read{1, tensor.bytes, tensor.data, 0, 0, "tensor"};
+    const cairnfs_stream streams[] = {{0, 0, stream}};
+    const std::string path = Path("file");
+    const cairnfs_load_request request{sizeof request, 0, path.c_str(), &read, 1, streams, stream == own ? 1U : 0U};
+    ASSERT_TRUE((*loader)->Load(request).ok());
+    ASSERT_TRUE(device.WaitForStream(stream).ok());
+    EXPECT_EQ(std::memcmp(tensor.data, &bytes_[1], tensor.bytes), 0);
+  }
+  device.DeleteStream(own);
+}
+
 TEST_F(LoadTest, Refusals) {
   TestTensor host = NewTensor("host", CAIRNFS_HOST, 100);
   const auto code = [&](const cairnfs_read& read, const std::string& path) {
