@@ -87,11 +87,15 @@ CUcontext PrimaryContext(int number) {
 }
 
 // Makes a context current for one call. The thread then has the context that it had, or none: cudaSetDevice would make
-// one on the device that the caller never asked for.
+// one on the device that the caller never asked for. Where another thread captures a graph, the call does not spoil it: no
+// stream of the library is part of a capture.
 class Current {
  public:
-  explicit Current(CUcontext context) : is_pushed_(Driver::Get().push_context(context) == CUDA_SUCCESS) {}
+  explicit Current(CUcontext context) : is_pushed_(Driver::Get().push_context(context) == CUDA_SUCCESS) {
+    is_exchanged_ = cudaThreadExchangeStreamCaptureMode(&capture_mode_) == cudaSuccess;
+  }
   ~Current() {
+    if (is_exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
     CUcontext popped = nullptr;
     if (is_pushed_) (void)Driver::Get().pop_context(&popped);
   }
@@ -99,6 +103,8 @@ class Current {
 
  private:
   const bool is_pushed_;
+  bool is_exchanged_ = false;
+  cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // that of the thread, once exchanged
 };
 
 cudaStream_t Stream(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
