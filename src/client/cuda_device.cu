@@ -91,19 +91,27 @@ CUcontext PrimaryContext(int number) {
 // stream of the library is part of a capture.
 class Current {
  public:
-  explicit Current(CUcontext context) : is_pushed_(Driver::Get().push_context(context) == CUDA_SUCCESS) {
-    is_exchanged_ = cudaThreadExchangeStreamCaptureMode(&capture_mode_) == cudaSuccess;
+  explicit Current(CUcontext context) : pushed_(Driver::Get().push_context(context)) {
+    if (pushed_ == CUDA_SUCCESS) exchanged_ = cudaThreadExchangeStreamCaptureMode(&capture_mode_);
   }
   ~Current() {
-    if (is_exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+    if (exchanged_ == cudaSuccess) (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
     CUcontext popped = nullptr;
-    if (is_pushed_) (void)Driver::Get().pop_context(&popped);
+    if (pushed_ == CUDA_SUCCESS) (void)Driver::Get().pop_context(&popped);
   }
   Current(const Current&) = delete;
 
+  // kFailed: nothing may be called, since it would be of another context.
+  Status status() const {
+    if (pushed_ != CUDA_SUCCESS) {
+      return MakeError(ErrorCode::kFailed, "the context cannot be made current: CUresult " + std::to_string(pushed_));
+    }
+    return Failed(exchanged_, "the mode of captures");
+  }
+
  private:
-  const bool is_pushed_;
-  bool is_exchanged_ = false;
+  const CUresult pushed_;
+  cudaError_t exchanged_ = cudaErrorUnknown;
   cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // that of the thread, once exchanged
 };
 
@@ -117,9 +125,12 @@ class CudaDevice final : public Device {
 
   Status CheckMemory(const void* data, uint64_t bytes, const std::string& what) override {
     const Current current(context_);
+    CAIRNFS_RETURN_IF_ERROR(current.status());
     cudaPointerAttributes attributes{};
-    const Status asked = Failed(cudaPointerGetAttributes(&attributes, data), what);
-    if (!asked.ok()) return MakeError(ErrorCode::kStale, asked.error().message);
+    const cudaError_t error = cudaPointerGetAttributes(&attributes, data);
+    const Status asked = Failed(error, what);
+    if (error == cudaErrorInvalidValue) return MakeError(ErrorCode::kStale, asked.error().message);
+    CAIRNFS_RETURN_IF_ERROR(asked);
     if (!IsHere(attributes)) {
       return MakeError(ErrorCode::kStale, what + ": its pointer is not of device " + std::to_string(number_) +
                                               "; was it freed, or is it of the host or of another device?");
@@ -136,56 +147,47 @@ class CudaDevice final : public Device {
   }
 
   Result<void*> Allocate(uint64_t bytes) override {
-    const Current current(context_);
     void* memory = nullptr;
-    const Status status = Checked(cudaMalloc(&memory, bytes), "memory");
+    const Status status = Call("memory", [&] { return cudaMalloc(&memory, bytes); });
     if (!status.ok()) return status.error().WithContext(std::to_string(bytes) + " bytes");
     return memory;
   }
   void Free(void* memory) override {
-    const Current current(context_);
-    (void)cudaFree(memory);
+    (void)Call("memory", [&] { return cudaFree(memory); });
   }
 
   Result<StreamHandle> NewStream() override {
-    const Current current(context_);
     cudaStream_t stream = nullptr;
-    const Status status = Checked(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a new stream");
-    if (!status.ok()) return status.error();
+    CAIRNFS_RETURN_IF_ERROR(
+        Call("a new stream", [&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }));
     return StreamHandle{stream};
   }
   void DeleteStream(StreamHandle stream) override {
-    const Current current(context_);
-    (void)cudaStreamDestroy(Stream(stream));
+    (void)Call("a stream", [&] { return cudaStreamDestroy(Stream(stream)); });
   }
   Status WaitForStream(StreamHandle stream) override {
-    const Current current(context_);
-    return Checked(cudaStreamSynchronize(Stream(stream)), "a stream");
+    return Call("a stream", [&] { return cudaStreamSynchronize(Stream(stream)); });
   }
   Result<EventHandle> Record(StreamHandle stream) override {
-    const Current current(context_);
     cudaEvent_t event = nullptr;
-    const Status made =
-        Checked(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "a new event");
-    if (!made.ok()) return made.error();
-    const Status recorded = Checked(cudaEventRecord(event, Stream(stream)), "an event");
+    CAIRNFS_RETURN_IF_ERROR(Call("a new event", [&] {
+      return cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync);
+    }));
+    const Status recorded = Call("an event", [&] { return cudaEventRecord(event, Stream(stream)); });
     if (!recorded.ok()) {
-      (void)cudaEventDestroy(event);
+      DeleteEvent(event);
       return recorded.error();
     }
     return EventHandle{event};
   }
   Status StreamWaits(StreamHandle stream, EventHandle event) override {
-    const Current current(context_);
-    return Checked(cudaStreamWaitEvent(Stream(stream), Event(event), 0), "a stream");
+    return Call("a stream", [&] { return cudaStreamWaitEvent(Stream(stream), Event(event), 0); });
   }
   Status WaitForEvent(EventHandle event) override {
-    const Current current(context_);
-    return Checked(cudaEventSynchronize(Event(event)), "work that was begun");
+    return Call("work that was begun", [&] { return cudaEventSynchronize(Event(event)); });
   }
   void DeleteEvent(EventHandle event) override {
-    const Current current(context_);
-    (void)cudaEventDestroy(Event(event));
+    (void)Call("an event", [&] { return cudaEventDestroy(Event(event)); });
   }
 
   Status CopyToHost(void* to, const void* from, uint64_t bytes, StreamHandle stream) override {
@@ -198,22 +200,29 @@ class CudaDevice final : public Device {
     return Copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   }
   Status SetToZero(void* memory, uint64_t bytes, StreamHandle stream) override {
-    const Current current(context_);
-    return Checked(cudaMemsetAsync(memory, 0, bytes, Stream(stream)), "setting memory");
+    return Call("setting memory", [&] { return cudaMemsetAsync(memory, 0, bytes, Stream(stream)); });
   }
   Status Fingerprint(const FingerprintJob& job, StreamHandle stream) override {
-    const Current current(context_);
     constexpr uint32_t kThreads = 128;
-    ForEachSlab(job, [&](uint32_t first, uint32_t count) {
-      HashTiles<<<count * kTilesPerBlock, kTileChunks, 0, Stream(stream)>>>(job, first);
-      FinishBlocks<<<(count + kThreads - 1) / kThreads, kThreads, 0, Stream(stream)>>>(job, first, count);
+    return Call("fingerprints", [&] {
+      ForEachSlab(job, [&](uint32_t first, uint32_t count) {
+        HashTiles<<<count * kTilesPerBlock, kTileChunks, 0, Stream(stream)>>>(job, first);
+        FinishBlocks<<<(count + kThreads - 1) / kThreads, kThreads, 0, Stream(stream)>>>(job, first, count);
+      });
+      return cudaGetLastError();
     });
-    return Checked(cudaGetLastError(), "fingerprints");
   }
 
  private:
-  Status Checked(cudaError_t error, const char* what) const {
-    return error == cudaSuccess ? Status() : Failed(error, "device " + std::to_string(number_) + ": " + what);
+  // Calls the runtime, for what the text of an error names. kRange, kFailed.
+  template <typename Run>
+  Status Call(const char* what, Run run) const {
+    const auto named = [&] { return "device " + std::to_string(number_) + ": " + what; };
+    const Current current(context_);
+    const Status status = current.status();
+    if (!status.ok()) return status.error().WithContext(named());
+    const cudaError_t error = run();
+    return error == cudaSuccess ? Status() : Failed(error, named());
   }
   bool IsHere(const cudaPointerAttributes& attributes) const {
     return attributes.type == cudaMemoryTypeManaged ||
@@ -235,8 +244,7 @@ class CudaDevice final : public Device {
     return AddressRange{begin, begin + bytes};
   }
   Status Copy(void* to, const void* from, uint64_t bytes, cudaMemcpyKind kind, StreamHandle stream) {
-    const Current current(context_);
-    return Checked(cudaMemcpyAsync(to, from, bytes, kind, Stream(stream)), "a copy");
+    return Call("a copy", [&] { return cudaMemcpyAsync(to, from, bytes, kind, Stream(stream)); });
   }
 
   const int number_;
@@ -284,13 +292,15 @@ class CudaDevices final : public Devices {
     const CudaDevice* device = DeviceInUse();
     if (device == nullptr) return AllocateOrdinary(bytes);
     const Current current(device->context());
+    CAIRNFS_RETURN_IF_ERROR(current.status());
     void* memory = nullptr;
-    const Status status =
-        Failed(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), std::to_string(bytes) + " bytes to be pinned");
-    if (!status.ok()) {
+    const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    const Status status = Failed(error, std::to_string(bytes) + " bytes to be pinned");
+    if (error == cudaErrorMemoryAllocation) {
       return MakeError(ErrorCode::kExhausted,
                        status.error().message + "; less may be possible, or a higher `ulimit -l`");
     }
+    CAIRNFS_RETURN_IF_ERROR(status);
     const std::lock_guard lock(mutex_);
     try {
       pinned_.insert(memory);
@@ -309,7 +319,7 @@ class CudaDevices final : public Devices {
       }
     }
     const Current current(DeviceInUse()->context());
-    (void)cudaFreeHost(memory);
+    if (current.status().ok()) (void)cudaFreeHost(memory);
   }
 
  private:
