@@ -66,7 +66,7 @@ int32_t cairnfs_client_abi(void);
 const char* cairnfs_client_build(void);
 
 /* How many CUDA devices the library can use. 0, and CAIRNFS_OK, for a library without CUDA and where there is no
- * driver. CAIRNFS_ERROR_DEVICE. */
+ * driver. CAIRNFS_ERROR_DEVICE, also where the driver is too old for the library. */
 int32_t cairnfs_device_count(int32_t* count, cairnfs_error* error);
 
 /* ---- Saving ---- */

@@ -71,6 +71,20 @@ struct Driver {
   }
 };
 
+std::string VersionText(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string TextOfOldDriver() {
+  (void)cudaGetLastError();
+  int driver = 0;
+  int runtime = 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  return "the driver of the machine's GPUs is too old: it is for CUDA " + VersionText(driver) +
+         ", and this library needs one for CUDA " + VersionText(runtime);
+}
+
 // The device's primary context, which the runtime and torch use; made where there is none yet. It stays. Null: it
 // cannot be had.
 CUcontext PrimaryContext(int number) {
@@ -256,6 +270,9 @@ class CudaDevices final : public Devices {
   Result<int32_t> Count() override {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
+    // The runtime says the same where there is no driver and where the driver is too old.
+    const bool is_old = error == cudaErrorInsufficientDriver && Driver::Get().init != nullptr;
+    if (is_old) return MakeError(ErrorCode::kFailed, TextOfOldDriver());
     if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {
       (void)cudaGetLastError();
       return 0;
