@@ -132,25 +132,18 @@ Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices)
 
 std::vector<Span> MakeSpans(const Layout& layout, SpanKind kind, bool reused, uint64_t bytes_max) {
   std::vector<Span> spans;
-  // A literal goes with the block before it, else with the one behind it; without any with the host's.
-  const auto kind_of = [&](uint64_t at) {
-    const auto& blocks = layout.blocks;
-    const auto plain = [&](uint64_t i) {
-      return blocks[i].device == CAIRNFS_HOST ? SpanKind::kHost : SpanKind::kDevice;
-    };
-    if (blocks[at].tensor != Block::kLiteral) return plain(at);
-    for (uint64_t i = at; i-- > 0;) {
-      if (blocks[i].tensor != Block::kLiteral) return plain(i);
-    }
-    for (uint64_t i = at + 1; i < blocks.size(); i++) {
-      if (blocks[i].tensor != Block::kLiteral) return plain(i);
-    }
-    return SpanKind::kHost;
+  const auto kind_of = [](const Block& block) {
+    return block.device == CAIRNFS_HOST ? SpanKind::kHost : SpanKind::kDevice;
   };
+  // A literal goes with the tensor before it, else with the first one; without any with the host's.
+  const auto first = std::find_if(layout.blocks.begin(), layout.blocks.end(),
+                                  [](const Block& block) { return block.tensor != Block::kLiteral; });
+  SpanKind here = first == layout.blocks.end() ? SpanKind::kHost : kind_of(*first);
   int32_t device = CAIRNFS_HOST;  // of the span that is being made
   for (uint64_t i = 0; i < layout.blocks.size(); i++) {
     const Block& block = layout.blocks[i];
-    if (kind_of(i) != kind || block.is_reused != reused) continue;  // writers may still be judging the other kind
+    if (block.tensor != Block::kLiteral) here = kind_of(block);
+    if (here != kind || block.is_reused != reused) continue;  // writers may still be judging the other kind
     const bool fits_memory =
         block.device == CAIRNFS_HOST || device == CAIRNFS_HOST || device == block.device || spans.empty();
     if (!spans.empty() && fits_memory && spans.back().first + spans.back().count == i &&
