@@ -82,8 +82,9 @@ typedef struct cairnfs_saver_options {
   uint32_t writers; /* threads that stage, hash and write; 0: 4, or the number of processors if that is less; <= 256 */
   /* Memory through which bytes pass from the source to the file: pinned once there were tensors on devices. It is
    * kept until the saver is closed. At least 2 blocks. 0: what the device tensors of the largest save so far have, and
-   * 64 MiB, but at most a quarter of the machine's memory. A size that was asked for and cannot be had is
-   * CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors are free as soon as they have been copied there, if it has
+   * 64 MiB, but at most a quarter of the memory of the machine, or of the container (control group) if that has less.
+   * Several ranks on one machine should set it, since each takes as much. A size that was asked for and cannot be had
+   * is CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors are free as soon as they have been copied there, if it has
    * room for all of them: the whole of it, or half where there are device tensors, which need 2 blocks at least. Else
    * they are free when the save has read and judged the last of them. */
   uint64_t ring_bytes;

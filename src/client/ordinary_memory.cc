@@ -1,18 +1,18 @@
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include "base/machine_limits.h"
 #include "client/device.h"
 
 namespace cairnfs::client {
 
 Result<void*> AllocateOrdinary(uint64_t bytes) {
-  const uint64_t all = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  // mmap promises more than there is.
+  const uint64_t all = UsableMemory();  // mmap promises more than there is
   void* memory =
       bytes > all ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    return MakeError(ErrorCode::kExhausted,
-                     std::to_string(bytes) + " bytes of memory cannot be had; the machine has " + std::to_string(all));
+    return MakeError(ErrorCode::kExhausted, std::to_string(bytes) +
+                                                " bytes of memory cannot be had; the machine or the container has " +
+                                                std::to_string(all));
   }
   // Fewer page faults; refused where the kernel has no huge pages, which does no harm.
   madvise(memory, bytes, MADV_HUGEPAGE);

@@ -1,11 +1,10 @@
 #include "client/saver.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
+#include "base/machine_limits.h"
 #include "client/errors.h"
 
 namespace cairnfs::client {
@@ -14,10 +13,6 @@ namespace {
 constexpr uint64_t kHostRingBytes = 64 * kMiB;
 constexpr uint64_t kOwnRingBytesMin = 8 * kMiB;
 constexpr uint32_t kCopiesInFlight = 4;
-
-uint64_t MachineMemory() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 }  // namespace
 
@@ -72,7 +67,7 @@ Status Saver::ReserveMemory(const Layout& layout) {
   scratch_.resize(writers_);
   for (auto& scratch : scratch_) scratch.resize(kHostSpanBytes);
   if (options_.ring_bytes != 0) return ring_.Reserve(options_.ring_bytes);
-  uint64_t wanted = std::min(layout.device_tensor_bytes + kHostRingBytes, MachineMemory() / 4);
+  uint64_t wanted = std::min(layout.device_tensor_bytes + kHostRingBytes, UsableMemory() / 4);
   for (;;) {
     const Status status = ring_.Reserve(std::max(wanted, kOwnRingBytesMin));
     if (status.ok() || status.error().code != ErrorCode::kExhausted || wanted <= kOwnRingBytesMin) return status;
