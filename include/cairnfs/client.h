@@ -84,9 +84,9 @@ typedef struct cairnfs_saver_options {
    * kept until the saver is closed. At least 2 blocks. 0: what the device tensors of the largest save so far have, and
    * 64 MiB, but at most a quarter of the memory of the machine, or of the container (control group) if that has less.
    * Several ranks on one machine should set it, since each takes as much. A size that was asked for and cannot be had
-   * is CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors are free as soon as they have been copied there, if it has
-   * room for all of them: the whole of it, or half where there are device tensors, which need 2 blocks at least. Else
-   * they are free when the save has read and judged the last of them. */
+   * is CAIRNFS_ERROR_NO_MEMORY at the first save. Host tensors are free as soon as they have been copied there, if it
+   * has room for all of them: the whole of it, or half where there are device tensors, which need 2 blocks at least.
+   * Else they are free when the save has read and judged the last of them. */
   uint64_t ring_bytes;
   uint32_t copies_in_flight; /* streams per device that copy to the ring; 0: 4; <= 64 */
   uint32_t snapshot;         /* cairnfs_snapshot */
@@ -178,8 +178,9 @@ typedef struct cairnfs_save_result {
  * what PATH and the base name as it was. Where only the last step fails, the new file is whole under PATH, but may be
  * gone after a crash of the machine; the error says so. After a kill the file may stay under its temporary name.
  * Until the source is free (cairnfs_save_wait_source) the memory of tensors must stay and must not change; a host
- * tensor that does change meanwhile gives the file some of its states, and never a wrong fingerprint. Literals, names
- * and arrays of the request are copied.
+ * tensor that does change meanwhile gives the file some of its states, and never a wrong fingerprint. One of a device
+ * that does may get a fingerprint of other bytes than the file has: then later saves may take wrong bytes from it.
+ * Literals, names and arrays of the request are copied.
  * Nobody may write to the base through a shared mapping: such stores change no ctime until they are written back.
  * On success *save is the caller's, who releases it.
  * CAIRNFS_ERROR_INVALID, _POINTER, _NO_MEMORY, _NO_DEVICE_MEMORY, _NO_DEVICE, _DEVICE: nothing was begun. Errors of

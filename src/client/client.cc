@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <new>
 #include <string>
@@ -56,6 +57,8 @@ int32_t Guarded(cairnfs_error* error, Call call) {
     return Report(NoMemory("the call"), error);
   } catch (const std::system_error&) {
     return Report(NoMemory("a lock or a thread"), error);
+  } catch (const std::exception& thrown) {
+    return Report(NoMemory(thrown.what()), error);  // of the standard library: a size that no memory can have
   }
 }
 

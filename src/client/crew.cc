@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <exception>
 #include <new>
 #include <system_error>
 
@@ -77,7 +78,7 @@ void Crew::RunTask(Task& task, unsigned number) {
   try {
     const Status status = task.run(number);
     if (!status.ok()) errors_.Set(status.error());
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {  // std::bad_alloc, or a size that no memory can have
     errors_.Set(NoMemory("a thread that moves bytes"));
   }
 }

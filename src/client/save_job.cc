@@ -4,7 +4,7 @@
 #include <cassert>
 #include <cstdio>
 #include <cstring>
-#include <new>
+#include <exception>
 
 #include "client/errors.h"
 
@@ -54,7 +54,7 @@ SaveJob::Ending SaveJob::Run() {
 Status SaveJob::Caught(const std::function<Status()>& step) const {
   try {
     return step();
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {  // std::bad_alloc, or a size that no memory can have
     return NoMemory(options_.path.c_str());
   }
 }
