@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import numpy
 
@@ -46,7 +47,7 @@ def _is_contiguous(shape, strides):
 def _of_dlpack(name, value):
     try:
         capsule, tensor, is_read_only = _dlpack.open_capsule(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever its producer raises
         raise errors.InvalidError(
             f"tensor '{name}' ({type(value).__name__}) gives no DLPack capsule: {error}"
         ) from error
@@ -97,6 +98,12 @@ def check_apart(arrays):
             )
         if last is None or last[0] != device or data + size > last[1] + last[2]:
             last = span
+
+
+def check_mapping(what, value):
+    """Raises InvalidError for what is not like a dict."""
+    if not isinstance(value, Mapping):
+        raise errors.InvalidError(f"{what} is a {type(value).__name__}; it is a dict")
 
 
 def check_name(name):

@@ -3,13 +3,16 @@
 import ctypes
 import dataclasses
 import math
+import operator
 import os
 import threading
+from collections.abc import Iterable
 
 import numpy
 
 from . import _abi, _dtypes, errors, safetensors
-from ._arrays import check_apart, describe
+from ._arrays import check_apart, check_mapping, describe
+from ._paths import open_file
 
 # A part of a tensor is read in runs of at least so many bytes; with shorter ones the rows around it are read whole.
 RUN_BYTES_MIN = 4096
@@ -47,9 +50,14 @@ def part_of(entry, wanted):
     bounds = []
     for i, length in enumerate(entry.shape):
         cut = wanted[i] if i < len(wanted) else slice(None)
-        if not isinstance(cut, slice) or cut.step not in (None, 1):
+        try:
+            begin = 0 if cut.start is None else operator.index(cut.start)
+            end = length if cut.stop is None else operator.index(cut.stop)
+            is_slice = isinstance(cut, slice) and (cut.step is None or operator.index(cut.step) == 1)
+        except (AttributeError, TypeError):
+            is_slice = False
+        if not is_slice:
             raise errors.InvalidError(f"tensor '{entry.name}', dimension {i}: {cut!r} is no slice of step 1")
-        begin, end = 0 if cut.start is None else cut.start, length if cut.stop is None else cut.stop
         if not 0 <= begin <= end <= length:
             raise errors.InvalidError(f"tensor '{entry.name}', dimension {i}: {begin}:{end} is not within 0:{length}")
         bounds.append((begin, end))
@@ -166,24 +174,15 @@ class Loader:
             _abi.call("cairnfs_load", self._handle, ctypes.byref(request))
 
 
-def open_file(path):
-    """The file, opened for reading; the errors of this package."""
-    try:
-        return open(path, "rb")
-    except FileNotFoundError as error:
-        raise errors.from_code(3, f"{path}: no such file", error.errno) from None
-    except PermissionError as error:
-        raise errors.from_code(4, f"{path}: permission denied", error.errno) from None
-    except OSError as error:
-        raise errors.from_code(9, f"{path}: {error.strerror}", error.errno or 0) from None
-
-
 def choose(path, entries, names, slices):
     """{name: Part or None for a whole tensor} of what was asked for, in the order of `names`."""
-    slices = slices or {}
+    slices = {} if slices is None else slices
+    check_mapping("slices", slices)
+    if isinstance(names, str) or not isinstance(names, Iterable | None):
+        raise errors.InvalidError(f"names is {names!r}; it is a list of names")
     wanted = list(entries) if names is None and not slices else list(names or slices)
     for name in (*wanted, *slices):
-        if name not in entries:
+        if not isinstance(name, str) or name not in entries:
             raise errors.MissingTensorError(f"{path} has no tensor '{name}'")
     for name in slices:
         if name not in wanted:
@@ -204,6 +203,16 @@ def _check_fits(entry, part, array):
         raise errors.InvalidError(f"tensor '{entry.name}' cannot be loaded into an array that is read-only")
 
 
+def _memory_for(path, name, part, dtype):
+    dtype = _dtypes.to_numpy(name, dtype)
+    try:
+        return numpy.empty(part.rows_shape, dtype)
+    except MemoryError as error:
+        raise errors.NoMemoryError(f"{path}, tensor '{name}': {error}") from None
+    except (OverflowError, TypeError, ValueError) as error:
+        raise errors.FormatError(f"{path}, tensor '{name}': numpy has no array of its shape: {error}") from None
+
+
 def load(path, device="cpu", names=None, slices=None, *, out=None, loader=None):
     """Tensors of a safetensors file, as {name: numpy array}.
 
@@ -216,8 +225,9 @@ def load(path, device="cpu", names=None, slices=None, *, out=None, loader=None):
     """
     if out is None and device != "cpu":
         raise errors.InvalidError(f"device is {device!r}: numpy has 'cpu' alone; use out= or cairnfs.torch.load")
-    if out is not None and names is None:
-        names = list(out)
+    if out is not None:
+        check_mapping("out", out)
+        names = list(out) if names is None else names
     with open_file(path) as file:
         entries, _ = safetensors.read_header(path, file)
         parts = choose(path, entries, names, slices)
@@ -226,7 +236,7 @@ def load(path, device="cpu", names=None, slices=None, *, out=None, loader=None):
                 if name not in out:
                     raise errors.InvalidError(f"tensor '{name}' is asked for, and `out` has no place for it")
             return _load_into(path, file, entries, parts, out, loader)
-        rows = {n: numpy.empty(part.rows_shape, _dtypes.to_numpy(n, entries[n].dtype)) for n, part in parts.items()}
+        rows = {name: _memory_for(path, name, part, entries[name].dtype) for name, part in parts.items()}
         ranges = []
         for name, part in parts.items():
             ranges += ranges_of(part, rows[name].ctypes.data, _abi.HOST, name)

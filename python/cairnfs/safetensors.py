@@ -10,12 +10,13 @@ import os
 import struct
 
 from . import _dtypes, errors
-from ._arrays import check_apart, check_name, describe
+from ._arrays import check_apart, check_mapping, check_name, describe
 from ._layout import Layout, align
 
 HEADER_BYTES_MAX = 100_000_000  # what the format's own library reads
 ALIGNMENT = 4096
 METADATA = "__metadata__"
+INT64_END = 1 << 63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +37,13 @@ def _order(item):
 
 
 def _check_metadata(metadata):
-    for key, value in (metadata or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise errors.InvalidError(f"metadata {key!r}: {value!r}: the format has strings alone")
+    metadata = {} if metadata is None else metadata
+    check_mapping("metadata", metadata)
+    for key, value in metadata.items():
+        try:
+            (key + value).encode("utf-8")
+        except (AttributeError, TypeError, UnicodeEncodeError):
+            raise errors.InvalidError(f"metadata {key!r}: {value!r}: the format has strings of UTF-8 alone") from None
 
 
 def layout(arrays, metadata=None):
@@ -66,6 +71,7 @@ def layout(arrays, metadata=None):
 
 def layout_of(tensors, metadata=None):
     """The Layout of {name: numpy array or DLPack object}."""
+    check_mapping("tensors", tensors)
     for name in tensors:
         check_name(name)
     return layout({name: describe(name, value) for name, value in tensors.items()}, metadata)
@@ -75,13 +81,16 @@ def _entry(path, name, value, begin, file_bytes):
     try:
         dtype, shape, (first, last) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
         numbers = (*shape, first, last)
-        is_sound = isinstance(dtype, str) and all(isinstance(n, int) and n >= 0 for n in numbers) and first <= last
+        is_sound = isinstance(dtype, str) and all(type(n) is int and 0 <= n < INT64_END for n in numbers)
     except (KeyError, TypeError, ValueError):
         is_sound = False
-    if not is_sound:
+    if not is_sound or first > last:
         raise errors.FormatError(f"{path} is no safetensors file: tensor '{name}' has no dtype, shape and data_offsets")
     if dtype not in _dtypes.ITEM_BYTES:
         raise errors.DtypeError(f"{path}: tensor '{name}' has dtype {dtype}, which this version does not know")
+    # A tensor without elements has a shape too, and strides by the other dimensions.
+    if math.prod(length for length in shape if length > 0) * _dtypes.ITEM_BYTES[dtype] >= INT64_END:
+        raise errors.FormatError(f"{path}: tensor '{name}' has the shape {shape}, which is too large for any file")
     size = math.prod(shape) * _dtypes.ITEM_BYTES[dtype]
     if last - first != size:
         raise errors.FormatError(

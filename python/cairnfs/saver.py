@@ -7,6 +7,7 @@ import os
 import threading
 
 from . import _abi, errors, safetensors
+from ._paths import absolute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +40,6 @@ class _Series:
         self.lock = threading.Lock()
         self.error = None  # of a save_async, to be raised at the next save
         self.last_path = None
-
-
-def _absolute(what, path):
-    """The path in bytes, whatever the current directory will be."""
-    try:
-        encoded = os.fsencode(path)
-    except TypeError:
-        raise errors.InvalidError(f"{what} is a {type(path).__name__}, not a path") from None
-    if not encoded or b"\0" in encoded:
-        raise errors.InvalidError(f"{what} {path!r} is no path")
-    return os.path.join(os.getcwdb(), encoded)
 
 
 class _Running:
@@ -216,8 +206,8 @@ class Saver:
 
     def _submit(self, layout, path, base, mode, streams, keeps_error):
         """Starts a save of a layout; a _Running."""
-        path_bytes = _absolute("path", path)
-        base_bytes = None if base is None else _absolute("base", base)
+        path_bytes = absolute("path", path)
+        base_bytes = None if base is None else absolute("base", base)
         _abi.check_numbers(mode=mode)
         with self._start_lock:
             if self._handle is None:

@@ -48,6 +48,29 @@ class Case(unittest.TestCase):
         return _Raises(self, kind, words)
 
 
+def damaged(random, data, count):
+    """Copies of these bytes, each with some of them changed, cut off, left out, put in or moved."""
+    for _ in range(count):
+        made = bytearray(data)
+        for _ in range(random.choice((1, 1, 1, 2, 5))):
+            at, size = random.randrange(len(made) + 1), random.choice((1, 1, 2, 4, 8, 40))
+            what = random.randrange(6)
+            if what == 0:
+                made[at : at + size] = random.randbytes(len(made[at : at + size]))
+            elif what == 1:
+                made[at : at + size] = random.choice((b"\0", b"\xff", b"\x7f", b"9")) * len(made[at : at + size])
+            elif what == 2 and at < len(made):
+                made[at] ^= 1 << random.randrange(8)
+            elif what == 3:
+                del made[at : random.choice((at + size, len(made) + 1))]
+            elif what == 4:
+                made[at:at] = random.randbytes(size)
+            else:
+                begin = random.randrange(len(made) + 1)
+                made[at : at + size] = made[begin : begin + size]
+        yield bytes(made)
+
+
 def unmapped_array(size):
     """An array whose memory is gone; it may be described, and not be read."""
     libc = ctypes.CDLL(None, use_errno=True)

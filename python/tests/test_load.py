@@ -8,7 +8,7 @@ import numpy
 
 import cairnfs
 from cairnfs import errors
-from support import DTYPES, Case, unmapped_array
+from support import DTYPES, Case, damaged, unmapped_array
 
 
 class LoadTest(Case):
@@ -185,3 +185,44 @@ class DamageTest(Case):
             self.write(header)
             with self.assert_raises(errors.FormatError, self.path("bad")):
                 cairnfs.load(self.path("bad"))
+
+    def test_shapes_that_no_array_has(self):
+        good = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+        for shape in ([0, 1 << 62, 1 << 62], [0, 1 << 70], [1] * 99 + [0], [1 << 62] * 300, [True, 0]):
+            self.write({"a": {**good, "shape": shape}})
+            with self.assert_raises(errors.FormatError, self.path("bad"), "'a'"):
+                cairnfs.load(self.path("bad"))
+
+    def test_random_damage(self):
+        """Nothing but an error of the package, or a tensor, comes of any file."""
+        with cairnfs.Saver() as saver:
+            saver.save({"a": self.array((50,)), "b": self.array((3, 5), "int64")}, self.path("whole"), metadata={"k": "v"})
+        with open(self.path("whole"), "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            text, body = file.read(length).rstrip(), file.read()
+        data = struct.pack("<Q", len(text)) + text + body
+        with cairnfs.Loader() as loader:
+            for made in damaged(self.random, data, 4000):
+                with open(self.path("bad"), "wb") as file:
+                    file.write(made)
+                try:
+                    cairnfs.load(self.path("bad"), loader=loader)
+                except errors.Error:
+                    pass
+
+    def test_arguments_that_are_wrong(self):
+        with cairnfs.Saver() as saver:
+            saver.save({"a": self.array((50,))}, self.path("whole"))
+        for options in (
+            {"slices": {"a": slice(0.5, 2)}},
+            {"slices": {"a": slice("0", None)}},
+            {"slices": ["a"]},
+            {"names": "a"},
+            {"names": 5},
+            {"out": [self.array((50,))]},
+        ):
+            with self.assert_raises(errors.InvalidError):
+                cairnfs.load(self.path("whole"), **options)
+        for path in ("\ud800", "", "a\0b", 5, None):
+            with self.assert_raises(errors.InvalidError):
+                cairnfs.load(path)

@@ -264,6 +264,37 @@ class ErrorTest(Case):
         self.refuse(errors.InvalidError, ["path"], self.good, 5)
         self.refuse(errors.InvalidError, ["base"], self.good, base=5)
 
+    def test_an_absolute_path_where_the_current_directory_is_gone(self):
+        here = os.getcwd()
+        os.mkdir(self.path("gone"))
+        os.chdir(self.path("gone"))
+        try:
+            os.rmdir(self.path("gone"))
+            self.saver.save({"a": self.array((5,))}, self.path("file"))
+            with self.assert_raises(errors.NotFoundError, "relative", "current directory"):
+                self.saver.save({"a": self.array((5,))}, "relative")
+        finally:
+            os.chdir(here)
+
+    def test_arguments_that_are_wrong(self):
+        class Broken:
+            def __dlpack__(self, **_):
+                raise KeyError("broken")
+
+            def __dlpack_device__(self):
+                return (1, 0)
+
+        array = self.array((5,))
+        for tensors, path, metadata in (
+            ([array], "file", None),
+            ({"a": Broken()}, "file", None),
+            ({"a": array}, "\ud800", None),
+            ({"a": array}, "file", {"key": "\ud800"}),
+            ({"a": array}, "file", ["key"]),
+        ):
+            with self.assert_raises(errors.InvalidError):
+                self.saver.save(tensors, self.path(path), metadata=metadata)
+
     def test_options(self):
         for options in (
             {"writers": -1},

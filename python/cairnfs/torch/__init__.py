@@ -7,6 +7,7 @@ import threading
 import torch
 
 from .. import safetensors
+from .._arrays import check_mapping
 from ..saver import Saver as _Saver
 from . import _tensors, _zip
 from .loading import fingerprint, load
@@ -42,6 +43,7 @@ class Saver(_Saver):
 
 
 def _safetensors_layout(tensors, metadata):
+    check_mapping("tensors", tensors)
     arrays = {}
     for name, tensor in tensors.items():
         safetensors.check_name(name)

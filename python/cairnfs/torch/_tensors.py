@@ -1,5 +1,7 @@
 """Torch tensors and storages as what the C ABI takes."""
 
+import contextlib
+
 import torch
 
 from .. import _abi, errors
@@ -16,18 +18,41 @@ for _name, _attribute in (("U16", "uint16"), ("U32", "uint32"), ("U64", "uint64"
 NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
+@contextlib.contextmanager
+def memory_for(what):
+    """Around what asks torch for memory: its exceptions become those of this package, and name `what`."""
+    try:
+        yield
+    except errors.Error:
+        raise
+    except torch.cuda.OutOfMemoryError as error:
+        raise errors.NoDeviceMemoryError(f"{what}: {error}") from None
+    except MemoryError as error:
+        raise errors.NoMemoryError(f"{what}: {error}") from None
+    except (AssertionError, RuntimeError) as error:  # the first one is of a torch without CUDA
+        if "alloc" in str(error).lower():
+            raise errors.NoMemoryError(f"{what}: {error}") from None
+        raise errors.NoDeviceError(f"{what}: {error}") from None
+    except (OverflowError, TypeError, ValueError) as error:
+        raise errors.FormatError(f"{what}: torch has no such tensor: {error}") from None
+
+
 def number_of(device):
     """The C ABI's number of a torch.device that is the host or a CUDA device; None for others."""
     if device.type == "cpu":
         return _abi.HOST
     if device.type != "cuda":
         return None
-    return torch.cuda.current_device() if device.index is None else device.index
+    if device.index is not None:
+        return device.index
+    with memory_for(f"device '{device}'"):
+        return torch.cuda.current_device()
 
 
 def streams_of(devices):
     """{number: the current stream} of the CUDA devices among these numbers."""
-    return {number: torch.cuda.current_stream(number).cuda_stream for number in set(devices) if number != _abi.HOST}
+    with memory_for("the current stream"):
+        return {number: torch.cuda.current_stream(number).cuda_stream for number in set(devices) if number != _abi.HOST}
 
 
 def of_storage(storage):

@@ -93,8 +93,13 @@ class Outline:
 def outline(obj, pickle_protocol=2):
     """The Outline of torch.save(obj)."""
     sink, storages = _Sink(), {}
-    with torch.serialization.skip_data():
-        torch.save(obj, sink, pickle_module=_recording_pickle(storages), pickle_protocol=pickle_protocol)
+    try:
+        with torch.serialization.skip_data():
+            torch.save(obj, sink, pickle_module=_recording_pickle(storages), pickle_protocol=pickle_protocol)
+    except errors.Error:
+        raise
+    except Exception as error:  # also of the classes of what is saved
+        raise errors.InvalidError(f"this object cannot be saved: torch.save: {error!r}") from error
     filled = {key: storage.nbytes() for key, storage in storages.items() if storage.nbytes() > 0}
     if filled != {key: size for _, size, key in sink.gaps}:
         raise errors.FormatError(f"torch {torch.__version__} lays out its files in a way that is not known here")
@@ -165,14 +170,18 @@ class Record:
     bytes: int
 
 
-def _record(file, info):
+def _record(file, info, file_bytes):
     """Of one entry; its local header says how much precedes the bytes."""
     file.seek(info.header_offset)
     header = file.read(_LOCAL_HEADER_BYTES)
     if len(header) < _LOCAL_HEADER_BYTES or header[:4] != _LOCAL_HEADER:
         raise zipfile.BadZipFile("no local header")
     name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
-    return Record(info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes, info.file_size)
+    record = Record(info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes, info.file_size)
+    # Memory of that size is asked for before anything is read.
+    if record.offset + record.bytes > file_bytes:
+        raise EOFError(f"record {info.filename} ends at byte {record.offset + record.bytes} of {file_bytes}")
+    return record
 
 
 def records(path, file):
@@ -181,6 +190,7 @@ def records(path, file):
 
     Names are without the folder that they all lie in. `path` is for errors. Records that are compressed are refused."""
     try:
+        file_bytes = file.seek(0, io.SEEK_END)
         archive = zipfile.ZipFile(file)
         infos = archive.infolist()
         pickles = [
@@ -195,13 +205,15 @@ def records(path, file):
             if info.compress_type != zipfile.ZIP_STORED:
                 raise errors.FormatError(f"{path}: record {info.filename} is compressed; use torch.load")
             if name.startswith("data/"):
-                found[name] = _record(file, info)
+                found[name] = _record(file, info, file_bytes)
             elif name in ("data.pkl", "byteorder"):
-                record = _record(file, info)
+                record = _record(file, info, file_bytes)
                 file.seek(record.offset)
                 small[name] = file.read(record.bytes)
         return found, small
-    except (zipfile.BadZipFile, struct.error, EOFError) as error:
+    except errors.Error:
+        raise
+    except Exception as error:  # zipfile has many for archives that are damaged
         raise errors.TruncatedError(
             f"{path} begins as a file of torch.save, and is cut short or damaged: {error}"
         ) from None
@@ -236,17 +248,18 @@ class _Inert:
 
 
 def keys_in_order(data_pkl):
-    """The keys of storages in the order in which an unpickler meets them first. No code of the pickle runs."""
-    keys = {}
+    """The keys of storages in the order in which an unpickler meets them, each time. No code of the pickle runs."""
+    keys = []
 
-    class Scanner(pickle.Unpickler):
+    # The one in C takes as much memory as the largest index in its memo says: a damaged byte may make that 32 GiB.
+    class Scanner(pickle._Unpickler):  # pylint: disable=protected-access
         def find_class(self, _module, _name):
             return _Inert
 
         def persistent_load(self, named):
             if isinstance(named, tuple) and len(named) > 2:
-                keys.setdefault(named[2])
+                keys.append(named[2])
             return _Inert()
 
     Scanner(io.BytesIO(data_pkl), encoding="utf-8").load()
-    return list(keys)
+    return keys

@@ -23,7 +23,7 @@ from .. import errors, loader as _loader
 from .._arrays import Array
 from .._layout import Layout, align
 from . import Saver, _tensors, _zip
-from .loading import load_outline
+from .loading import is_size_of_record, load_outline
 
 
 def _done(value):
@@ -46,7 +46,8 @@ def _plain(tensor):
     expected = 1
     for stride, size in strides:
         if stride != expected:
-            return tensor.contiguous()
+            with _tensors.memory_for("a contiguous copy"):
+                return tensor.contiguous()
         expected *= size
     return tensor
 
@@ -179,15 +180,14 @@ class Reader(FileSystemReader):
         return _done(None)
 
     def _read_file(self, path, file, items, planner):
-        ranges, wanted = [], []
+        ranges, wanted, file_bytes = [], [], os.fstat(file.fileno()).st_size
         for item in items:
             info = self.storage_data[item.storage_index]
+            if info.offset < 0 or info.length < 0 or info.offset + info.length > file_bytes:
+                raise errors.TruncatedError(f"{path} is cut short: '{item.storage_index.fqn}' ends after the file")
             view = io.BufferedReader(_View(file, info.offset, info.length))
             if item.type == LoadItemType.BYTE_IO:
-                data = view.read()
-                if len(data) < info.length:
-                    raise errors.TruncatedError(f"{path} is cut short: '{item.storage_index.fqn}' ends after the file")
-                planner.load_bytes(item, io.BytesIO(data))
+                planner.load_bytes(item, io.BytesIO(view.read()))
                 continue
             target = planner.resolve_tensor(item).detach()
             each, its_ranges = _plan_tensor(path, view, info, item, target)
@@ -245,7 +245,7 @@ def _plan_tensor(path, view, info, request, target):
         return _Wanted(request, target, _whole(view), False), []
     record = found["data/0"]
     saved = load_outline(view)
-    if type(saved) is not torch.Tensor or saved.untyped_storage().nbytes() != record.bytes:
+    if type(saved) is not torch.Tensor or not is_size_of_record(saved.untyped_storage().nbytes(), record.bytes):
         return _Wanted(request, target, _whole(view), False), []
     part = _narrow(saved, request)
     if part.size() != target.size():

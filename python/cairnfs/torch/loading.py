@@ -1,5 +1,7 @@
 """Loading into torch tensors, on any device."""
 
+import functools
+import io
 import math
 
 import torch
@@ -31,7 +33,10 @@ def load(path, device="cpu", names=None, slices=None, *, weights_only=True, load
     loader        a cairnfs.Loader whose memory is used again; None: one for this call
     Raises cairnfs.Error: FormatError, TruncatedError, MissingTensorError, DtypeError, ...
     """
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise errors.InvalidError(f"device is {device!r}: {error}") from None
     if _tensors.number_of(device) is None:
         raise errors.InvalidError(f"device is '{device}'; 'cpu' and 'cuda' are known")
     with _loader.open_file(path) as file:
@@ -64,25 +69,54 @@ def _load_entries(path, file, entries, device, names, slices, loader):
             )
     rows, ranges, number = {}, [], _tensors.number_of(device)
     for name, part in parts.items():
-        rows[name] = torch.empty(part.rows_shape, dtype=_tensors.TORCH_DTYPES[entries[name].dtype], device=device)
+        with _tensors.memory_for(f"{path}, tensor '{name}'"):
+            rows[name] = torch.empty(part.rows_shape, dtype=_tensors.TORCH_DTYPES[entries[name].dtype], device=device)
         ranges += _loader.ranges_of(part, rows[name].data_ptr(), number, name)
     _read(path, file, ranges, loader)
-    return {name: rows[name] if part.inner is None else rows[name][part.inner].clone() for name, part in parts.items()}
+    for name, part in parts.items():
+        if part.inner is not None:
+            with _tensors.memory_for(f"{path}, tensor '{name}'"):
+                rows[name] = rows[name][part.inner].clone()
+    return rows
 
 
-def _filled_in_order(path, file):
+def _filled_in_order(path, file, has_repeats=False):
     """The Records of the storages that are not empty, in the order in which torch.load asks for a place for them."""
     found, small = _zip.records(path, file)
     if small.get("byteorder", b"little") != b"little":
         raise errors.FormatError(f"{path} was saved with the other byte order; use torch.load")
     try:
         keys = _zip.keys_in_order(small["data.pkl"])
+        set(keys)
     except Exception as error:  # whatever a pickle that is damaged leads to
         raise errors.FormatError(f"{path}: its data.pkl cannot be read: {error!r}") from None
-    for key in keys:
+    for key in set(keys):
         if f"data/{key}" not in found:
             raise errors.FormatError(f"{path} has no record data/{key}, which its data.pkl names")
+    keys = keys if has_repeats else dict.fromkeys(keys)
     return [(f"data/{key}", found[f"data/{key}"]) for key in keys if found[f"data/{key}"].bytes > 0]
+
+
+def is_size_of_record(size, record_bytes):
+    """Whether a storage that torch.load made without reading it is of a record. Torch up to 2.8 makes it larger, by the
+    bytes of an element, where it skips the data."""
+    return size in tuple(record_bytes * factor for factor in (1, 2, 4, 8, 16))
+
+
+@functools.cache
+def _asks_again():
+    """Whether torch.load asks for a place each time that it meets a storage without memory. Torch 2.8 does, and asks
+    once alone for one with memory."""
+    stream, asked, shared = io.BytesIO(), [], torch.zeros(2)
+    torch.save([shared, shared[1:]], stream)
+    stream.seek(0)
+    with torch.serialization.skip_data():
+        torch.load(
+            stream,
+            map_location=lambda storage, _: asked.append(1) or torch.UntypedStorage(storage.nbytes(), device="meta"),
+            weights_only=True,
+        )
+    return len(asked) > 1
 
 
 class _Places:
@@ -95,7 +129,7 @@ class _Places:
         if storage.nbytes() == 0:
             return torch.UntypedStorage(0, device=self._device)
         ours = next(self._pending, None)
-        if ours is None or ours.nbytes() != storage.nbytes():
+        if ours is None or not is_size_of_record(storage.nbytes(), ours.nbytes()):
             raise errors.FormatError(f"{self._path}: its data.pkl and its records say other sizes; use torch.load")
         return ours
 
@@ -106,13 +140,26 @@ def _unpickle(path, file, places, weights_only):
     try:
         with torch.serialization.skip_data():
             return torch.load(file, map_location=places, weights_only=weights_only, mmap=False)
-    except (EOFError, OSError, RuntimeError) as error:
-        raise errors.FormatError(f"{path} cannot be read: torch.load: {error}") from error
+    except Exception as error:  # whatever a damaged pickle, or the classes that it names, lead to
+        raise _error_of_load(path, error) from error
+
+
+def _error_of_load(path, error):
+    if isinstance(error, errors.Error):
+        return error
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return errors.NoDeviceMemoryError(f"{path}: torch.load: {error}")
+    if isinstance(error, MemoryError):
+        return errors.NoMemoryError(f"{path}: torch.load: {error!r}")
+    return errors.FormatError(f"{path} cannot be read: torch.load: {error!r}")
 
 
 def _load_object(path, file, device, weights_only, loader):
     records, number = _filled_in_order(path, file), _tensors.number_of(device)
-    storages = [torch.UntypedStorage(record.bytes, device=device) for _, record in records]
+    storages = []
+    for key, record in records:
+        with _tensors.memory_for(f"{path}, record {key} of {record.bytes} bytes"):
+            storages.append(torch.UntypedStorage(record.bytes, device=device))
     ranges = [
         _loader.Range(record.offset, record.bytes, storage.data_ptr(), number, key)
         for (key, record), storage in zip(records, storages)
@@ -126,8 +173,8 @@ def _load_by_torch(path, file, device, names, slices, weights_only):
     options = {"map_location": device} if names is None and not slices else {"map_location": "cpu", "mmap": True}
     try:
         obj = torch.load(path, weights_only=weights_only, **options)
-    except (EOFError, OSError, RuntimeError) as error:
-        raise errors.FormatError(f"{path} cannot be read: torch.load: {error}") from error
+    except Exception as error:
+        raise _error_of_load(path, error) from error
     if "mmap" not in options:
         return obj
     tensors = {name: tensor for name, tensor in _zip.paths(obj) if _is_plain(tensor)}
@@ -138,7 +185,8 @@ def _load_by_torch(path, file, device, names, slices, weights_only):
     found = {}
     for name in _loader.choose(path, entries, names, slices):
         cut = (slices or {}).get(name, ())
-        found[name] = tensors[name][cut].to(device, copy=True)
+        with _tensors.memory_for(f"{path}, tensor '{name}'"):
+            found[name] = tensors[name][cut].to(device, copy=True)
     return found
 
 
@@ -161,9 +209,10 @@ def _is_plain(tensor):
 
 def _entries(path, file, weights_only):
     """{name: Entry} of the dense, contiguous tensors in a file of torch.save."""
-    records = _filled_in_order(path, file)
+    records = _filled_in_order(path, file, _asks_again())
     # Tensors without memory show where they would lie in their storages.
-    storages = [torch.UntypedStorage(record.bytes, device="meta") for _, record in records]
+    by_key = {key: torch.UntypedStorage(record.bytes, device="meta") for key, record in records}
+    storages = [by_key[key] for key, _ in records]
     try:
         obj = _unpickle(path, file, _Places(path, storages, "meta"), weights_only)
     except errors.FormatError as error:  # torch looks into sparse tensors while it loads them
@@ -175,7 +224,10 @@ def _entries(path, file, weights_only):
             continue
         size, offset = math.prod(tensor.shape) * tensor.element_size(), 0
         if size > 0:
-            record = places[tensor.untyped_storage()._cdata]  # pylint: disable=protected-access
-            offset = record.offset + tensor.storage_offset() * tensor.element_size()
+            record = places.get(tensor.untyped_storage()._cdata)  # pylint: disable=protected-access
+            begin = tensor.storage_offset() * tensor.element_size()
+            if record is None or begin + size > record.bytes:
+                raise errors.FormatError(f"{path}: tensor '{name}' does not lie in a record of the file")
+            offset = record.offset + begin
         entries[name] = safetensors.Entry(name, _tensors.NAMES[tensor.dtype], tuple(tensor.shape), offset, size)
     return entries

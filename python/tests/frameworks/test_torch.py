@@ -3,7 +3,6 @@
 import collections
 import io
 import os
-import pickle
 import subprocess
 import sys
 import unittest
@@ -16,7 +15,7 @@ import torch
 import cairnfs
 import cairnfs.torch
 from cairnfs import errors
-from torch_support import DEVICES, DTYPES, Case, difference, model_and_optimizer, random_tensor
+from torch_support import DEVICES, DTYPES, Case, damaged, difference, model_and_optimizer, random_tensor
 
 
 def records(file):
@@ -265,7 +264,7 @@ class LoadTest(TorchCase):
         torch.save(model, self.path("model.pt"))
         found = cairnfs.torch.load(self.path("model.pt"), weights_only=False)
         self.assert_state(found.state_dict(), model.state_dict())
-        with self.assertRaises(pickle.UnpicklingError):
+        with self.assert_raises(errors.FormatError, "weights_only"):
             cairnfs.torch.load(self.path("model.pt"))
 
     def test_names_and_slices(self):
@@ -310,3 +309,37 @@ class LoadTest(TorchCase):
         expected = cairnfs.fingerprint(tensor.numpy())
         for device in DEVICES:
             self.assertEqual(cairnfs.torch.fingerprint(tensor.to(device)).tobytes(), expected.tobytes())
+
+    def test_random_damage(self):
+        """Nothing but an error of the package, or a state, comes of any file."""
+        self.saver.save({"a": self.tensor(50), "b": [self.tensor(2, 3), 5]}, self.path("whole.pt"))
+        with open(self.path("whole.pt"), "rb") as file:
+            data = file.read()
+        with cairnfs.Loader() as loader:
+            for made in damaged(self.random, data, 2000):
+                with open(self.path("bad.pt"), "wb") as file:
+                    file.write(made)
+                for options in ({}, {"names": ["a"]}):
+                    try:
+                        cairnfs.torch.load(self.path("bad.pt"), loader=loader, **options)
+                    except errors.Error:
+                        pass
+
+    def test_a_record_that_ends_after_the_file(self):
+        self.saver.save({"a": self.tensor(50)}, self.path("whole.pt"))
+        with open(self.path("whole.pt"), "rb") as file:
+            data = file.read()
+        size, at = (200).to_bytes(4, "little"), 0
+        large = (1 << 31).to_bytes(4, "little")
+        with open(self.path("bad.pt"), "wb") as file:
+            at = data.rindex(b"PK\x01\x02", 0, data.rindex(b"/data/0"))
+            file.write(data[:at] + data[at:].replace(size, large))
+        with self.assert_raises(errors.TruncatedError, self.path("bad.pt"), "data/0"):
+            cairnfs.torch.load(self.path("bad.pt"))
+
+    def test_names_of_tensors_that_share_a_storage(self):
+        """Storages of one size follow one that is met twice: none is taken for another."""
+        shared = self.tensor(50)
+        state = {"a": shared, "b": shared[10:], "c": self.tensor(50), "d": self.tensor(50)}
+        self.saver.save(state, self.path("state.pt"))
+        self.assert_state(cairnfs.torch.load(self.path("state.pt"), names=list(state)), state)

@@ -6,7 +6,7 @@ import sys
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from support import Case  # pylint: disable=wrong-import-position,unused-import
+from support import Case, damaged  # pylint: disable=wrong-import-position,unused-import
 
 # Tests run with device tensors where there is a device.
 DEVICES = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
