@@ -1,6 +1,8 @@
 """Paths of files, and opening them, with the errors of this package."""
 
+import errno
 import os
+import stat
 
 from . import errors
 
@@ -38,9 +40,18 @@ def _error_of(error, what):
 
 
 def open_file(path):
-    """The file, opened for reading."""
+    """The regular file, opened for reading. Opening anything else does not wait: a pipe may never have a writer."""
     encoded = encode("path", path)
     try:
-        return open(encoded, "rb")
+        number = os.open(encoded, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise _error_of(error, path) from None
+    try:
+        mode = os.fstat(number).st_mode
+        if stat.S_ISREG(mode):
+            return os.fdopen(number, "rb")
+        what = "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
+        raise errors.from_code(9, f"{path} {what}", errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL)
+    except BaseException:
+        os.close(number)
+        raise

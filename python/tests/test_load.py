@@ -155,8 +155,14 @@ class DamageTest(Case):
                 cairnfs.load(self.path("bad"))
         with self.assert_raises(FileNotFoundError, "absent"):
             cairnfs.load(self.path("absent"))
-        with self.assert_raises(OSError, self.folder):
+        with self.assert_raises(OSError, self.folder, "directory"):
             cairnfs.load(self.folder)
+
+    def test_a_pipe_is_refused_at_once(self):
+        os.mkfifo(self.path("pipe"))
+        for path in (self.path("pipe"), "/dev/null"):
+            with self.assert_raises(errors.FileError, path, "no regular file"):
+                cairnfs.load(path)
 
     def test_headers_that_are_wrong(self):
         good = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}

@@ -167,6 +167,18 @@ class Reader(FileSystemReader):
         super().__init__(path)
         self._loader = loader
 
+    def read_metadata(self, *arguments, **options):
+        """Refuses a .metadata that is no regular file, and one that cannot be read."""
+        path = os.path.join(self.path, ".metadata")
+        if not arguments and not options:
+            _loader.open_file(path).close()
+        try:
+            return super().read_metadata(*arguments, **options)
+        except errors.Error:
+            raise
+        except Exception as error:  # whatever a damaged pickle leads to
+            raise errors.FormatError(f"{path} cannot be read: {error!r}") from error
+
     def read_data(self, plan, planner):
         if any(getattr(self.storage_data[item.storage_index], "transform_descriptors", None) for item in plan.items):
             return super().read_data(plan, planner)

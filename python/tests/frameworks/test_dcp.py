@@ -71,6 +71,15 @@ class OneProcessTest(DcpCase):
                 self.assert_loads("ours", state, cairnfs.torch.dcp.Reader(loader=loader))
             self.assertEqual(sorted(os.listdir(self.path("ours"))), [".metadata", "__0_0.distcp"])
 
+    def test_a_pipe_is_refused_at_once(self):
+        state = self.state()
+        for name in (".metadata", "__0_0.distcp"):
+            dcp.save(state, checkpoint_id=self.path(name), storage_writer=cairnfs.torch.dcp.Writer())
+            os.unlink(os.path.join(self.path(name), name))
+            os.mkfifo(os.path.join(self.path(name), name))
+            with self.assertRaisesRegex(CheckpointException, "no regular file"):
+                dcp.load(self.blank(state), checkpoint_id=self.path(name), storage_reader=cairnfs.torch.dcp.Reader())
+
     def test_what_did_not_change_comes_from_the_checkpoint_before(self):
         state, writer = self.state(), cairnfs.torch.dcp.Writer()
         for step in range(4):

@@ -304,6 +304,11 @@ class LoadTest(TorchCase):
         with self.assert_raises(errors.FormatError, "legacy.pt"):
             cairnfs.torch.load(self.path("legacy.pt"))
 
+    def test_a_pipe_is_refused_at_once(self):
+        os.mkfifo(self.path("pipe"))
+        with self.assert_raises(errors.FileError, self.path("pipe"), "no regular file"):
+            cairnfs.torch.load(self.path("pipe"))
+
     def test_fingerprints_agree(self):
         tensor = self.tensor(1 << 20)
         expected = cairnfs.fingerprint(tensor.numpy())
