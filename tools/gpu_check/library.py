@@ -88,7 +88,7 @@ class Client:
         finally:
             self.library.cairnfs_saver_close(saver)
 
-    def start(self, saver, tensors, path, base=None, alignment=ALIGNMENT):
+    def start(self, saver, tensors, path, base=None, alignment=ALIGNMENT, streams=None):
         offset, segments = 0, []
         for name, memory in tensors.items():
             segments.append(
@@ -96,7 +96,8 @@ class Client:
             offset += aligned(memory.bytes, alignment)
         request = abi.sized(abi.SaveRequest, path=os.fsencode(path), base=os.fsencode(base) if base else None,
                             file_bytes=offset, segments=(abi.Segment * len(segments))(*segments),
-                            segment_count=len(segments))
+                            segment_count=len(segments), streams=abi.streams_of(streams or {}),
+                            stream_count=len(streams or {}))
         save = ctypes.c_void_p()
         abi.call("cairnfs_save_start", saver, ctypes.byref(request), ctypes.byref(save))
         return save

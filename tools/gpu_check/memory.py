@@ -4,6 +4,7 @@ Both kinds have: `pointer`, `bytes`, `device` as the C ABI wants them; fill(at, 
 change(at, count), which gives every byte there another value, and no block the content that it or another had before;
 and torch(), the same memory as a torch tensor."""
 
+import contextlib
 import ctypes
 import random
 
@@ -70,3 +71,53 @@ class DeviceMemory:
 
     def torch(self):
         return self._tensor
+
+
+def device_count():
+    import torch
+    return torch.cuda.device_count()
+
+
+def free_text():
+    import torch
+    return "{} of {} bytes of the device are free".format(*torch.cuda.mem_get_info(0))
+
+
+def freed_pointer():
+    """(address, bytes) of device memory that torch has given back."""
+    import torch
+    tensor = torch.zeros(64 * BLOCK, dtype=torch.uint8, device="cuda:0")  # so large that it is an allocation of its own
+    pointer = tensor.data_ptr()
+    del tensor
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return pointer, 64 * BLOCK
+
+
+@contextlib.contextmanager
+def full_device():
+    """Takes what memory of the device there is."""
+    import torch
+    taken, size = [], torch.cuda.mem_get_info(0)[0]
+    while size >= BLOCK:
+        try:
+            taken.append(torch.empty(size, dtype=torch.uint8, device="cuda:0"))
+        except torch.cuda.OutOfMemoryError:
+            size //= 2
+    try:
+        yield
+    finally:
+        taken.clear()
+        torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def pending_fill(memory, value):
+    """A stream on which the memory is filled only after a while, as a number."""
+    import torch
+    stream = torch.cuda.Stream(0)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(1 << 29)  # a few tenths of a second
+        memory.torch().fill_(value)
+    yield stream.cuda_stream
+    stream.synchronize()

@@ -8,9 +8,12 @@ import sys
 import unittest
 import zipfile
 
-import safetensors
-import safetensors.torch
 import torch
+
+try:
+    import safetensors.torch
+except ImportError:  # tools/gpu-check needs torch alone
+    safetensors = None
 
 import cairnfs
 import cairnfs.torch
@@ -182,6 +185,7 @@ class SaveTest(TorchCase):
 
 
 class SafetensorsTest(TorchCase):
+    @unittest.skipIf(safetensors is None, "needs safetensors")
     def test_safetensors_reads_it(self):
         for device in DEVICES:
             state = {str(dtype): self.tensor(7, 11, dtype=dtype, device=device) for dtype in DTYPES}
@@ -194,6 +198,7 @@ class SafetensorsTest(TorchCase):
             with safetensors.safe_open(self.path("s"), "pt") as file:
                 self.assertEqual(file.metadata(), {"format": "pt"})
 
+    @unittest.skipIf(safetensors is None, "needs safetensors")
     def test_what_safetensors_wrote_is_read(self):
         state = {str(dtype): self.tensor(7, 11, dtype=dtype) for dtype in DTYPES}
         safetensors.torch.save_file(state, self.path("s"))
@@ -226,7 +231,7 @@ class SafetensorsTest(TorchCase):
         state["b"][5] = 0
         future = self.saver.save_safetensors_async(state, self.path("2"), base=self.path("1"))
         self.assertEqual(future.result().blocks_changed, 1)
-        self.assert_state(safetensors.torch.load_file(self.path("2")), state)
+        self.assert_state(dict(sorted(cairnfs.torch.load(self.path("2")).items())), state)
 
     def test_bad_input(self):
         def refuse(kind, tensors, *words):
