@@ -6,8 +6,10 @@ The library is that of CAIRNFS_BUILD_DIR, else of the build that CAIRNFS_BIN_DIR
 random); names of cases run these alone.
 """
 
+import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -104,7 +106,7 @@ def sanitizers_are_run():
 
 
 def without_a_gpu():
-    if os.path.exists("/dev/nvidiactl"):
+    if glob.glob("/dev/nvidia*") or shutil.which("nvidia-smi"):
         raise Skip("there is a GPU")
     with Scratch() as scratch:
         done = subprocess.run(["/usr/bin/python3", PROGRAM, "--library", LIBRARY], cwd=scratch.path, text=True,
@@ -113,6 +115,25 @@ def without_a_gpu():
         assert not os.listdir(scratch.path)
 
 
+def a_gpu_that_cannot_be_used():
+    """An nvidia-smi says that there is one. Torch is absent, has no CUDA, or finds no driver: no test ran, and it is
+    an error."""
+    with Scratch() as scratch:
+        smi = os.path.join(scratch.path, "nvidia-smi")
+        os.symlink("/bin/true", smi)
+        folder = scratch.directory("torch")
+        for version, words in (("None", "without CUDA"), ("'99.0'", "driver is too old")):
+            with open(os.path.join(folder, "__init__.py"), "w", encoding="ascii") as file:
+                file.write("import types\n__version__ = '2.9'\nfrombuffer = None\n"
+                           f"version = types.SimpleNamespace(cuda={version})\n"
+                           "def zeros(*_, **__):\n    raise RuntimeError('the driver is too old')\n")
+            done = subprocess.run(["/usr/bin/python3", PROGRAM, "--library", LIBRARY], cwd=scratch.path, text=True,
+                                  stdout=subprocess.PIPE, check=False,
+                                  env={**os.environ, "PATH": scratch.path + ":" + os.environ["PATH"],
+                                       "PYTHONPATH": scratch.path})
+            assert done.returncode == 1 and words in done.stdout and "there is a GPU" in done.stdout, done
+
+
 if __name__ == "__main__":
     seed_from_arguments()
-    sys.exit(run_cases((goals_are_judged, sanitizers_are_run, without_a_gpu, on_cairnfs)))
+    sys.exit(run_cases((goals_are_judged, sanitizers_are_run, without_a_gpu, a_gpu_that_cannot_be_used, on_cairnfs)))

@@ -108,6 +108,18 @@ def has_torch():
     return hasattr(torch, "frombuffer")
 
 
+def why_torch_has_no_device():
+    """What keeps torch from the GPU of this machine, as a torch without CUDA or a driver that is too old; or None."""
+    import torch
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} was built without CUDA"
+    try:
+        torch.zeros(1, device="cuda:0")
+    except Exception as error:
+        return f"torch {torch.__version__} for CUDA {torch.version.cuda} cannot use it: {error}"
+    return None
+
+
 def forget(path):
     """Takes a file out of the caches, where that is allowed; else out of the page cache alone."""
     number = os.open(path, os.O_RDONLY)
