@@ -369,3 +369,12 @@ class ErrorTest(Case):
         )
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assert_same(read_plain(self.path("state"))[0], {"a": numpy.arange(1 << 20)})
+
+
+class TorchVersionTest(Case):
+    def test_an_old_torch_is_named(self):
+        with open(self.path("torch.py"), "w", encoding="ascii") as file:
+            file.write("__version__ = '1.13.0a0'\n")
+        code = f"import sys; sys.path.insert(0, {self.folder!r}); import cairnfs.torch"
+        done = subprocess.run([sys.executable, "-c", code], check=False, stderr=subprocess.PIPE, text=True)
+        self.assertIn("ImportError: cairnfs.torch needs torch 2.6 or newer; this is 1.13.0a0", done.stderr)

@@ -6,6 +6,11 @@ import threading
 
 import torch
 
+# Before the imports that such a torch fails.
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+    raise ImportError(f"cairnfs.torch needs torch 2.6 or newer; this is {torch.__version__}")
+
+# pylint: disable=wrong-import-position
 from .. import safetensors
 from .._arrays import check_mapping
 from ..saver import Saver as _Saver
@@ -77,7 +82,3 @@ def save_async(obj, path, base=None, **options):
 def save_safetensors(tensors, path, base=None, **options):
     """Saver.save_safetensors, see save."""
     return _default_saver().save_safetensors(tensors, path, base, **options)
-
-
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
-    raise ImportError(f"cairnfs.torch needs torch 2.6 or newer; this is {torch.__version__}")
