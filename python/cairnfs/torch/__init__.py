@@ -44,7 +44,7 @@ class Saver(_Saver):
 
     def _submit_layout(self, layout, path, base, mode, keeps_error):
         streams = _tensors.streams_of(array.device for _, array, _ in layout.tensors)
-        return self._submit(layout, path, base, mode, streams, keeps_error)
+        return _tensors.with_room(lambda: self._submit(layout, path, base, mode, streams, keeps_error))
 
 
 def _safetensors_layout(tensors, metadata):

@@ -37,6 +37,15 @@ def memory_for(what):
         raise errors.FormatError(f"{what}: torch has no such tensor: {error}") from None
 
 
+def with_room(call):
+    """What `call` returns; once more, where the device has no memory, after torch gave back what it keeps unused."""
+    try:
+        return call()
+    except errors.NoDeviceMemoryError:
+        torch.cuda.empty_cache()
+    return call()
+
+
 def number_of(device):
     """The C ABI's number of a torch.device that is the host or a CUDA device; None for others."""
     if device.type == "cpu":

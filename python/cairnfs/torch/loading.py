@@ -1,5 +1,6 @@
 """Loading into torch tensors, on any device."""
 
+import contextlib
 import functools
 import io
 import math
@@ -16,7 +17,8 @@ _CAN_SKIP_DATA = tuple(int(part) for part in torch.__version__.split(".")[:2]) >
 def fingerprint(tensor):
     """As cairnfs.fingerprint, of a contiguous torch tensor, on its device's current stream."""
     array = _tensors.of_tensor("tensor", tensor)
-    return fingerprints.digests_of(array, _tensors.streams_of([array.device]).get(array.device))
+    stream = _tensors.streams_of([array.device]).get(array.device)
+    return _tensors.with_room(lambda: fingerprints.digests_of(array, stream))
 
 
 def load(path, device="cpu", names=None, slices=None, *, weights_only=True, loader=None):
@@ -53,11 +55,8 @@ def load(path, device="cpu", names=None, slices=None, *, weights_only=True, load
 
 def _read(path, file, ranges, loader):
     streams = _tensors.streams_of(each.device for each in ranges)
-    if loader is not None:
-        loader.read(path, file, ranges, streams)
-        return
-    with _loader.Loader() as own:
-        own.read(path, file, ranges, streams)
+    with contextlib.nullcontext(loader) if loader is not None else _loader.Loader() as used:
+        _tensors.with_room(lambda: used.read(path, file, ranges, streams))
 
 
 def _load_entries(path, file, entries, device, names, slices, loader):

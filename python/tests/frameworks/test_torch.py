@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unittest
 import zipfile
+from unittest import mock
 
 import torch
 
@@ -169,6 +170,23 @@ class SaveTest(TorchCase):
             self.saver.save_async(state, self.path("missing/state.pt")).result()
         with self.assert_raises(errors.NotFoundError, "before failed", "missing"):
             self.saver.save(state, self.path("state.pt"))
+
+    def test_no_device_memory_is_tried_once_more(self):
+        state, start, failures = {"a": self.tensor(50)}, cairnfs._abi.call, []
+
+        def full(name, *arguments):
+            if name == "cairnfs_save_start" and failures:
+                raise failures.pop()
+            return start(name, *arguments)
+
+        with mock.patch("cairnfs._abi.call", full), mock.patch("torch.cuda.empty_cache") as empty_cache:
+            failures[:] = [errors.from_code(7, "full")]
+            self.saver.save(state, self.path("state.pt"))
+            self.assertEqual(empty_cache.call_count, 1)
+            failures[:] = [errors.from_code(7, "full"), errors.from_code(7, "full")]
+            with self.assert_raises(errors.NoDeviceMemoryError, "full"):
+                self.saver.save(state, self.path("state.pt"))
+        self.assert_state(torch.load(self.path("state.pt")), state)
 
     def test_functions_of_the_module(self):
         state = {"a": self.tensor(2 << 20)}
