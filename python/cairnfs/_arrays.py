@@ -76,6 +76,8 @@ def _of_dlpack(name, value):
 
 def describe(name, value):
     """The Array of a numpy array or a DLPack object; an exception names the tensor and what is wrong with it."""
+    if isinstance(value, numpy.ma.MaskedArray):
+        raise errors.InvalidError(f"tensor '{name}' is a masked array; files have no masks. Pass .filled() or .data")
     if isinstance(value, numpy.ndarray):
         return _of_numpy(name, value)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__") and not isinstance(value, numpy.generic):

@@ -3,6 +3,7 @@
 import ctypes
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+_MAJOR = 1
 _READ_ONLY = 1
 # "Any earlier work of the producer is done before what is put on the legacy default stream."
 _LEGACY_DEFAULT_STREAM = 1
@@ -51,5 +52,7 @@ def open_capsule(value):
         capsule = value.__dlpack__(**arguments)
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_get_pointer(capsule, b"dltensor_versioned"))
+        if versioned.major > _MAJOR:  # what follows may lie elsewhere
+            raise BufferError(f"its DLPack version is {versioned.major}.{versioned.minor}; up to {_MAJOR} is known")
         return capsule, versioned.tensor, bool(versioned.flags & _READ_ONLY)
     return capsule, _Tensor.from_address(_get_pointer(capsule, b"dltensor")), False

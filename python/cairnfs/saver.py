@@ -71,25 +71,34 @@ class _Running:
     def _follow(self):
         if not self._is_followed.acquire(blocking=False):
             return
-        library = _abi.library()
-        library.cairnfs_save_wait_source(self.handle, -1, None)
-        self._sources.clear()
-        self.source_is_free.set()
-        result, failure = _abi.sized(_abi.SaveResult), None
+        result, failure = None, None
         try:
-            _abi.call("cairnfs_save_wait", self.handle, -1, ctypes.byref(result))
-        except errors.Error as error:
+            result = self._wait_for_library()
+        except BaseException as error:  # pylint: disable=broad-exception-caught # whoever waits has it
             failure = error
-        library.cairnfs_save_release(self.handle)
         with self._series.lock:
             if failure is None:
                 self._series.last_path = self._path
             elif self._keeps_error:
                 self._series.error = failure
         if failure is None:
-            self.future.set_result(_result_of(self._path, result))
+            self.future.set_result(result)
         else:
             self.future.set_exception(failure)
+
+    def _wait_for_library(self):
+        library = _abi.library()
+        try:
+            library.cairnfs_save_wait_source(self.handle, -1, None)
+            self._sources.clear()
+            self.source_is_free.set()
+            result = _abi.sized(_abi.SaveResult)
+            _abi.call("cairnfs_save_wait", self.handle, -1, ctypes.byref(result))
+            return _result_of(self._path, result)
+        finally:
+            library.cairnfs_save_release(self.handle)  # waits too
+            self._sources.clear()
+            self.source_is_free.set()
 
     def wait(self):
         """Until the save has ended. A callback of the future may call it: it is done before those are called."""
@@ -200,6 +209,8 @@ class Saver:
             error, self._series.error = self._series.error, None
         if error is not None:
             text = f"a save that was begun before failed: {error}; nothing was begun now"
+            if not isinstance(error, errors.Error):
+                raise errors.Error(text) from error
             if error.code is None:
                 raise type(error)(text) from error
             raise errors.from_code(error.code, text, error.system_errno) from error

@@ -1,8 +1,10 @@
 """Saving: the files, reuse from the base, futures and their errors."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
+import struct
 import subprocess
 import sys
 import weakref
@@ -294,6 +296,31 @@ class ErrorTest(Case):
         ):
             with self.assert_raises(errors.InvalidError):
                 self.saver.save(tensors, self.path(path), metadata=metadata)
+
+    def test_a_masked_array(self):
+        masked = numpy.ma.masked_array(self.array((5,)), mask=[1, 0, 0, 0, 1])
+        with self.assert_raises(errors.InvalidError, "'m'", "masked"):
+            self.saver.save({"m": masked}, self.path("file"))
+
+    def test_a_version_of_dlpack_that_is_not_known(self):
+        new = ctypes.create_string_buffer(200)
+        struct.pack_into("<II", new, 0, 2, 7)
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        of_new = mock.Mock(spec=("__dlpack__", "__dlpack_device__"))
+        of_new.__dlpack__ = lambda **_: make(ctypes.addressof(new), b"dltensor_versioned", None)
+        of_new.__dlpack_device__ = lambda: (1, 0)
+        with self.assert_raises(errors.InvalidError, "'new'", "2.7"):
+            self.saver.save({"new": of_new}, self.path("file"))
+
+    def test_a_future_has_any_error(self):
+        with mock.patch("cairnfs.saver._result_of", side_effect=ZeroDivisionError("odd")):
+            future = self.saver.save_async(self.good, self.path("file"))
+            with self.assertRaises(ZeroDivisionError):
+                future.result(60)
+        with self.assert_raises(errors.Error, "before failed", "odd"):
+            self.saver.save(self.good, self.path("file"))
+        self.saver.save(self.good, self.path("file"))
 
     def test_options(self):
         for options in (

@@ -18,7 +18,7 @@ ROOT = os.path.realpath(os.path.join(HERE, "..", ".."))
 sys.path[:0] = [os.path.join(HERE, "..", "support"), os.path.join(ROOT, "tools")]
 sys.dont_write_bytecode = True
 from cairnfs_mount import BIN_DIR, Mount, Scratch, Skip, run, run_cases, seed_from_arguments
-from gpu_check import goals, sanitizer
+from gpu_check import goals, report, sanitizer
 
 BUILD = os.environ.get("CAIRNFS_BUILD_DIR", os.path.join(BIN_DIR, ".."))
 LIBRARY = os.path.realpath(os.path.join(BUILD, "src", "client", "libcairnfs_client.so"))
@@ -46,11 +46,11 @@ def measured_on_cairnfs():
 
 
 def on_cairnfs():
-    report = measured_on_cairnfs()
-    ran = {name: how for name, how in report["tests"].items() if not how.startswith("not run: needs")}
-    assert set(ran.values()) == {"passed"} and not report["errors"], report
+    found = measured_on_cairnfs()
+    ran = {name: how for name, how in found["tests"].items() if not how.startswith("not run: needs")}
+    assert set(ran.values()) == {"passed"} and not found["errors"], found
     assert {"check_fingerprints", "check_saves", "check_bad_pointers", "check_no_memory"} <= set(ran), ran
-    figures, rows = report["figures"], rows_of(report)
+    figures, rows = found["figures"], rows_of(found)
     assert figures["host.unchanged_reused_bytes"] == [32 * MIB] * 2, figures
     space = rows["saves with 10 % changed: space / what changed"]
     assert space["verdict"] == "passed" and space["figure"] > 0.9, space  # what changed is stored nowhere else
@@ -105,6 +105,13 @@ def sanitizers_are_run():
         assert list(errors) == ["racecheck"] and f"--checks-only {LIBRARY}" in errors["racecheck"], errors
 
 
+def what_was_not_run_is_said_first():
+    tests = {"check_saves": "passed", "racecheck": "not run: no sanitizer", "memcheck": "not run: no sanitizer"}
+    text = report.page({"device": "d", "build": "b", "torch": "t", "bytes": 1, "directory": "/", "file_system": "f",
+                        "rounds": 1, "chain_saves": 1, "rows": [], "tests": tests, "errors": {}})
+    assert text.splitlines()[2] == "NOT RUN: racecheck, memcheck: no sanitizer", text
+
+
 def without_a_gpu():
     if glob.glob("/dev/nvidia*") or shutil.which("nvidia-smi"):
         raise Skip("there is a GPU")
@@ -136,4 +143,5 @@ def a_gpu_that_cannot_be_used():
 
 if __name__ == "__main__":
     seed_from_arguments()
-    sys.exit(run_cases((goals_are_judged, sanitizers_are_run, without_a_gpu, a_gpu_that_cannot_be_used, on_cairnfs)))
+    sys.exit(run_cases((goals_are_judged, sanitizers_are_run, what_was_not_run_is_said_first, without_a_gpu,
+                        a_gpu_that_cannot_be_used, on_cairnfs)))

@@ -114,7 +114,15 @@ class Client:
         return result
 
     def save(self, saver, tensors, path, base=None):
-        return self.wait(self.start(saver, tensors, path, base))
+        """The result, with `held_s`: how long a caller is held, by the clock that torch.save is measured with."""
+        begin = time.monotonic()
+        save = self.start(saver, tensors, path, base)
+        with contextlib.suppress(abi.errors.Error):  # wait has it too
+            self.wait_source(save)
+        held_s = time.monotonic() - begin
+        result = self.wait(save)
+        result.held_s = held_s
+        return result
 
     def load(self, tensors, path):
         """Reads what save wrote; how many seconds the call took, with a loader that was open before."""

@@ -65,7 +65,7 @@ def fingerprints(world):
 
 
 def _add_save(world, name, result):
-    world.add(name + "_held_s", result.source_ns / 1e9)
+    world.add(name + "_held_s", result.held_s)
     world.add(name + "_durable_s", result.durable_ns / 1e9)
     world.add(name + "_bus_bytes", result.bytes_over_bus)
     world.add(name + "_reused_bytes", result.bytes_reused)

@@ -5,12 +5,22 @@ import json
 import pathlib
 
 
+def _not_run(tests):
+    """One line for each reason: a report that passed must not hide what was not tried."""
+    by_reason = {}
+    for name, how in tests.items():
+        if how.startswith("not run"):
+            by_reason.setdefault(how.removeprefix("not run: "), []).append(name)
+    return [f"NOT RUN: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+
+
 def page(report):
     """The text, of what the JSON holds."""
     lines = [
         f"gpu-check: {report['device']}, library built for {report['build']}, torch {report['torch']}",
         f"state of {report['bytes'] / 1e9:.3g} GB in {report['directory']} on {report['file_system']}, "
         f"{report['rounds']} rounds, {report['chain_saves']} saves with a tenth changed",
+        *_not_run(report["tests"]),
         "",
         f"{'':60} {'measured':>12}  {'goal':12} verdict",
     ]

@@ -2,6 +2,7 @@
 
 Needs torch 2.6 or newer. See cairnfs.torch.dcp for distributed checkpoints."""
 
+import os
 import threading
 
 import torch
@@ -57,14 +58,14 @@ def _safetensors_layout(tensors, metadata):
 
 
 _lock = threading.Lock()
-_default = None
+_default, _default_pid = None, None
 
 
 def _default_saver():
-    global _default  # pylint: disable=global-statement
+    global _default, _default_pid  # pylint: disable=global-statement
     with _lock:
-        if _default is None:
-            _default = Saver()
+        if _default_pid != os.getpid():  # also after a fork: the parent's is of no use here
+            _default, _default_pid = Saver(), os.getpid()
         return _default
 
 

@@ -8,6 +8,7 @@ what FileSystemWriter wrote. What does not change from checkpoint to checkpoint 
     dcp.load(state, checkpoint_id="run/step-100", storage_reader=cairnfs.torch.dcp.Reader())
 """
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -206,11 +207,9 @@ class Reader(FileSystemReader):
             wanted.append(each)
             ranges += its_ranges
         streams = _tensors.streams_of(each.device for each in ranges)
-        if self._loader is not None:
-            self._loader.read(path, file, ranges, streams)
-        elif ranges:
-            with _loader.Loader() as own:
-                own.read(path, file, ranges, streams)
+        if ranges:
+            with contextlib.nullcontext(self._loader) if self._loader is not None else _loader.Loader() as used:
+                _tensors.with_room(lambda: used.read(path, file, ranges, streams))
         for each in wanted:
             if not each.is_direct:
                 each.target.copy_(_narrow(each.read, each.request))

@@ -2,6 +2,7 @@
 
 import collections
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -170,6 +171,13 @@ class SaveTest(TorchCase):
             self.saver.save_async(state, self.path("missing/state.pt")).result()
         with self.assert_raises(errors.NotFoundError, "before failed", "missing"):
             self.saver.save(state, self.path("state.pt"))
+
+    def test_functions_of_the_module_after_a_fork(self):
+        cairnfs.torch.save([5], self.path("parent.pt"))
+        child = multiprocessing.get_context("fork").Process(target=cairnfs.torch.save, args=([6], self.path("child.pt")))
+        child.start()
+        child.join(60)
+        self.assertEqual((child.exitcode, torch.load(self.path("child.pt"))), (0, [6]))
 
     def test_no_device_memory_is_tried_once_more(self):
         state, start, failures = {"a": self.tensor(50)}, cairnfs._abi.call, []
