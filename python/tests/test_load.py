@@ -202,7 +202,8 @@ class DamageTest(Case):
     def test_random_damage(self):
         """Nothing but an error of the package, or a tensor, comes of any file."""
         with cairnfs.Saver() as saver:
-            saver.save({"a": self.array((50,)), "b": self.array((3, 5), "int64")}, self.path("whole"), metadata={"k": "v"})
+            state = {"a": self.array((50,)), "b": self.array((3, 5), "int64")}
+            saver.save(state, self.path("whole"), metadata={"k": "v"})
         with open(self.path("whole"), "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             text, body = file.read(length).rstrip(), file.read()

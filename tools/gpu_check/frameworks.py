@@ -1,5 +1,5 @@
-"""The tests of cairnfs.torch, from the sources, with the torch that is there: with tensors of the device too, where there
-is one."""
+"""The tests of cairnfs.torch, from the sources, with the torch that is there: with tensors of the device too, where
+there is one."""
 
 import os
 import subprocess

@@ -86,8 +86,8 @@ class _Series:
         return result
 
     def save_unchanged(self):
-        """Once more where the saver could not be sure of its base, or took less than all from it: that figure would be of
-        something else."""
+        """Once more where the saver could not be sure of its base, or took less than all from it: that figure would be
+        of something else."""
         for _ in range(3):
             result = self.save()
             if abi.BASE_USES[result.base_use] == "used" and result.bytes_reused == _size(self._tensors):

@@ -174,10 +174,11 @@ class SaveTest(TorchCase):
 
     def test_functions_of_the_module_after_a_fork(self):
         cairnfs.torch.save([5], self.path("parent.pt"))
-        child = multiprocessing.get_context("fork").Process(target=cairnfs.torch.save, args=([6], self.path("child.pt")))
+        path = self.path("child.pt")
+        child = multiprocessing.get_context("fork").Process(target=cairnfs.torch.save, args=([6], path))
         child.start()
         child.join(60)
-        self.assertEqual((child.exitcode, torch.load(self.path("child.pt"))), (0, [6]))
+        self.assertEqual((child.exitcode, torch.load(path)), (0, [6]))
 
     def test_no_device_memory_is_tried_once_more(self):
         state, start, failures = {"a": self.tensor(50)}, cairnfs._abi.call, []
