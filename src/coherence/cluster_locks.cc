@@ -7,6 +7,10 @@ namespace {
 
 constexpr std::chrono::seconds kReleaseWait{1};
 
+auto LockedThrough(uint64_t handle) {
+  return [handle](const FileLock& held) { return held.handle == handle; };
+}
+
 }  // namespace
 
 using Kind = LockOperation::Kind;
@@ -88,7 +92,7 @@ bool ClusterLocks::MayHoldOf(InodeId inode, uint64_t owner) const {
 
 bool ClusterLocks::MayHoldThrough(InodeId inode, uint64_t handle) const {
   MutexLock lock(mutex_);
-  return MayHold(inode, [&](const FileLock& held) { return held.handle == handle; });
+  return MayHold(inode, LockedThrough(handle));
 }
 
 void ClusterLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) {
@@ -100,7 +104,7 @@ void ClusterLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) 
 
 void ClusterLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
   MutexLock lock(mutex_);
-  if (!MayHold(inode, [&](const FileLock& held) { return held.handle == handle; })) return;
+  if (!MayHold(inode, LockedThrough(handle))) return;
   Operation operation{Kind::kReleaseHandle, {}, 0, {}};
   operation.lock.handle = handle;
   StateOf(inode).closing.erase(handle);
@@ -109,8 +113,7 @@ void ClusterLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
 
 void ClusterLocks::NoteClosed(InodeId inode, uint64_t handle) {
   MutexLock lock(mutex_);
-  if (MayHold(inode, [&](const FileLock& held) { return held.handle == handle; }))
-    StateOf(inode).closing[handle] = Clock::Now();
+  if (MayHold(inode, LockedThrough(handle))) StateOf(inode).closing[handle] = Clock::Now();
 }
 
 bool ClusterLocks::AwaitsRelease(const Request& request) const {

@@ -16,15 +16,6 @@ constexpr size_t kUnsureNamesMax = 1024;  // of a directory; beyond them its nam
 
 }  // namespace
 
-std::string DelegationPrefix(InodeId directory) { return Encoder().U8('L').BigEndianU64(directory.value).Take(); }
-std::string DelegationKey(InodeId directory, const cluster::NodeId& holder) {
-  return Encoder().U8('L').BigEndianU64(directory.value).Text(holder.AsKey()).Take();
-}
-std::string RecallPrefix(const cluster::NodeId& holder) { return Encoder().U8('Q').Text(holder.AsKey()).Take(); }
-std::string RecallKey(const cluster::NodeId& holder, InodeId directory) {
-  return Encoder().U8('Q').Text(holder.AsKey()).BigEndianU64(directory.value).Take();
-}
-
 DelegatedStore::DelegatedStore(kv::SharedKvStore& store, kv::KvStore& fenced, cluster::Membership& membership,
                                const DelegationOptions& options)
     : store_(store),
