@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "base/user.h"
+#include "kv/log_files.h"
 
 namespace cairnfs::kv {
 namespace {
@@ -99,6 +100,7 @@ Error ToWriteError(const rocksdb::Status& status, const std::string& path) {
 
 rocksdb::Options MakeRocksOptions(const RocksOptions& options) {
   rocksdb::Options rocks;
+  rocks.env = LogEnv();
   rocks.create_if_missing = options.create_if_missing;
   rocks.table_factory.reset(rocksdb::NewBlockBasedTableFactory(MakeTableOptions(options)));
   rocks.compression = BestCompression();

@@ -102,7 +102,7 @@ TornLog MakeTornLog(const std::string& directory) {
   for (const auto& entry : fs::directory_iterator(directory + "/synced")) {
     if (entry.path().extension() != ".log") continue;
     torn.log = entry.path().filename();
-    torn.synced_bytes = entry.file_size();
+    torn.synced_bytes = LogEnd(entry.path());
   }
   return torn;
 }
@@ -113,7 +113,7 @@ TEST(RocksCrash, TornLogRecoversToTheSyncedPrefixSilently) {
   TemporaryDirectory directory;
   TornLog torn = MakeTornLog(directory.path());
   ASSERT_GT(torn.synced_bytes, 0u);
-  const uintmax_t all_bytes = fs::file_size(torn.path + "/" + torn.log);
+  const uintmax_t all_bytes = LogEnd(torn.path + "/" + torn.log);
   ASSERT_GT(all_bytes, torn.synced_bytes + 10'000);
   for (int round = 0; round < 60; ++round) {
     const std::string copy = directory.path() + "/copy";

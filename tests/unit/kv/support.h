@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -96,6 +97,13 @@ class FailingEngine final : public KvEngine {
  private:
   KvEngine& engine_;
 };
+
+// Where the records of a log of RocksDB end, which stand before zeros. The last byte of the last one must not be zero.
+inline size_t LogEnd(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  return bytes.find_last_not_of('\0') + 1;
+}
 
 enum class Setup {
   kMemory,
