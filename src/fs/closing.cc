@@ -56,6 +56,11 @@ void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then) {
   at.rounds.Request(std::move(run), SyncRounds::Scope::kClosed);
 }
 
+void AfterUnawaited(const RoundWait& at, const UnawaitedFiles& files, const Caller& caller, Done<void> then) {
+  if (files.empty()) return then({});
+  AfterClosed(at, caller, std::move(then));
+}
+
 void LocalClosing::Close(const HandlePtr& handle, const Caller&, Done<void> done) {
   const InodePtr& inode = handle->inode;
   Status status;

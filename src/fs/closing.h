@@ -30,6 +30,9 @@ struct RoundWait {  // all outlive it
   Calls& calls;
 };
 void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then);
+// The same of what no close waits for, and on this thread where there is none: the rest was durable before its close
+// returned.
+void AfterUnawaited(const RoundWait& at, const UnawaitedFiles& files, const Caller& caller, Done<void> then);
 
 class Closing {
  public:
@@ -118,6 +121,8 @@ class SharedClosing final : public Closing {
   Status BeginClose(Handle& handle, Closer closer);
   // Or need not be: nothing of it is unpublished.
   static bool IsMarked(const InodePtr& inode);
+  // Of a close that waits no more.
+  static void NoteUnawaited(const InodePtr& inode);
 
   const Parts at_;
 };

@@ -37,6 +37,7 @@ class ClusterHost {
   cluster::Membership& membership() { return parts_.membership; }
   cluster::Peers& peers() { return parts_.peers; }
   Levels& levels() { return levels_; }
+  const UnawaitedFiles& unawaited_files() const { return unawaited_files_; }
   // Makes what was put durable, at this level, but for the chunks that it returns, which cannot be read back
   // (ClusterChunkStore).
   Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(const Context& context, Durability level);
@@ -84,6 +85,7 @@ class ClusterHost {
   const FileSystem::ClusterParts parts_;
   kv::KvStore& kv_;
   Levels levels_;
+  const UnawaitedFiles unawaited_files_;
   const std::string self_;
   std::string session_key_;  // constant once a session was begun: the same for all of them
   std::atomic<uint64_t> session_{0};

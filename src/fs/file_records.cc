@@ -54,7 +54,7 @@ Result<bool> LocalRecords::Load(const Context& context, const InodePtr& inode, M
 void LocalRecords::BeginAnew(const InodePtr& inode, chunking::Owner owner) { inode->content = MakeContent(owner); }
 
 std::unique_ptr<Content> SharedRecords::MakeContent(chunking::Owner owner) const {
-  return MakeOwned(parts_, owner, std::make_unique<SharedContent>());
+  return MakeOwned(parts_, owner, std::make_unique<SharedContent>(host_.unawaited_files()));
 }
 
 Result<bool> SharedRecords::Load(const Context& context, const InodePtr& inode, MayWait) {

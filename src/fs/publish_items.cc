@@ -49,6 +49,7 @@ void DropUnpublished(Streams& streams, const InodePtr& inode, const Error& why) 
   shared.EndPublishing();
   shared.is_marked = shared.stays_marked = shared.is_closed = shared.has_pages = shared.is_asked_for = false;
   shared.marks_in_doubt = 0;
+  shared.unawaited.reset();
   shared.failure.reset();
   shared.is_void = true;
   content.changed = content.must_publish = false;
@@ -237,6 +238,7 @@ bool PublishItems::CompleteContent(const InodePtr& inode, const PublishItem& ite
     files_.Requeue(inode);
   } else {
     shared.is_closed = shared.has_pages = false;
+    shared.unawaited.reset();
     // Others may write there from now on: bytes that are published are not kept to be cut anew.
     streams_.DropStoredRuns(inode);
   }

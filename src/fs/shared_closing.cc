@@ -29,6 +29,7 @@ Status SharedClosing::BeginClose(Handle& handle, Closer closer) {
     if (handle.flags.write && content != nullptr && content->changed && closer != Closer::kOther) {
       content->must_publish = true;
       content->publish->NoteClosed();
+      if (closer == Closer::kKilledWriter) content->shared().NoteUnawaited();
       if (content->barriers_waiting == 0) at_.streams.CutClosed(inode);
     }
     if (handle.flags.write) inode->closed_while_open = true;
@@ -42,6 +43,7 @@ void SharedClosing::Close(const HandlePtr& handle, const Caller& caller, Done<vo
   if (!status.ok() || !handle->flags.write || closer != Closer::kWriter) return done(status);
   if (skip_close_wait.PassOrSkip()) return done(status);
   auto answer = [this, handle, done](const Status& round) {
+    if (!round.ok() && round.error().code == ErrorCode::kInterrupted) NoteUnawaited(handle->inode);
     const Status outcome = CheckOutcome(at_.session, handle->inode, handle->session, round);
     if (!outcome.ok()) static_cast<void>(TakeErrorLocked(*handle).ok());  // it is told now
     done(outcome);
@@ -65,10 +67,18 @@ bool SharedClosing::IsMarked(const InodePtr& inode) {
   return content == nullptr || !content->changed || content->shared().MayBeMarked();
 }
 
+void SharedClosing::NoteUnawaited(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  if (inode->content && inode->content->changed) inode->content->shared().NoteUnawaited();
+}
+
 // Nothing was written since the file was made or truncated, or all of that is published: a round in the background
 // takes the mark away.
 void SharedClosing::NoteReleased(const InodePtr& inode, const OpenFlags& flags) {
   SharedContent& shared = inode->content->shared();
+  // No close of its writer waited for it, or was told that it failed.
+  const bool is_told = inode->content->publish_error || !inode->content->lost.empty();
+  if (flags.write && inode->content->changed && !is_told) shared.NoteUnawaited();
   const bool is_settled = inode->write_open_count == 0 || !inode->content->changed;
   if (!flags.write || !shared.MayBeMarked() || !is_settled || shared.is_void) return;
   shared.is_asked_for = true;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +22,21 @@ namespace cairnfs::fs {
 
 struct Content;
 
+// How many files of this host have bytes that count as closed and that no close waits for: those of a process that a
+// signal killed, and stores through mappings. A round in the background publishes them. Any thread.
+class UnawaitedFiles {
+ public:
+  using Entry = std::shared_ptr<const char>;
+  Entry Enter() const { return counter_; }  // counts while it or a copy of it is kept
+  bool empty() const { return counter_.use_count() == 1; }
+
+ private:
+  const Entry counter_ = std::make_shared<const char>();
+};
+
 struct SharedContent final : PublishState {
+  explicit SharedContent(const UnawaitedFiles& unawaited_files) : unawaited_files_(unawaited_files) {}  // outlives it
+
   struct Changes {
     RangeSet ranges{SIZE_MAX};  // of the extents; none is ever forgotten
     uint64_t size_min = 0;      // the file is at least this long by what this host wrote
@@ -48,6 +63,7 @@ struct SharedContent final : PublishState {
   bool is_asked_for = false;             // its own close, fsync or unlock asks for all of it since then
   bool is_closed = false;                // a descriptor that wrote was closed since the last publish
   bool has_pages = false;                // stores through a mapping came since then
+  UnawaitedFiles::Entry unawaited;       // while there are bytes of which NoteUnawaited tells
   std::optional<std::string> failure;    // why a publish failed since then
   std::vector<meta::Mark> others_marks;  // of other sessions, as last read
 
@@ -63,13 +79,21 @@ struct SharedContent final : PublishState {
   void NoteTruncation(uint64_t size) override;
   void NoteTimes() override { own.times_are_set = true; }
   void NoteEmptiedByOpen() override { stays_marked = true; }
-  void NotePages() override { has_pages = true; }
+  void NotePages() override {
+    has_pages = true;
+    NoteUnawaited();
+  }
   void NoteClosed() override { is_closed = is_asked_for = true; }
   void NoteAskedFor() override { is_asked_for = true; }
+  // Bytes count as closed, and no close waits until they are published.
+  void NoteUnawaited() { unawaited = unawaited_files_.Enter(); }
   bool must_reload() const override { return is_void; }
   bool is_shared() const override { return true; }
 
   void EndPublishing();  // nothing is on its way to be published, whatever became of what was
+
+ private:
+  const UnawaitedFiles& unawaited_files_;
 };
 
 // Whether the content has bytes that no record has, and that are in none that is on its way.

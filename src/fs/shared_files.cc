@@ -314,8 +314,8 @@ void SharedFiles::Change(FileChange change, Done<void> done) {
         change.caller, [this, change, done] { FinishChange(change, *ChangeCurrent(change, MayWait::kYes), done); },
         done);
   };
-  if (removes) return AfterClosed({at_.rounds, at_.waits, at_.calls}, caller, act);
-  act({});
+  if (!removes) return act({});
+  AfterUnawaited({at_.rounds, at_.waits, at_.calls}, at_.host.unawaited_files(), caller, std::move(act));
 }
 
 std::optional<Status> SharedFiles::ChangeCurrent(const FileChange& change, MayWait may_wait) {

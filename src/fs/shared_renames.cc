@@ -45,8 +45,8 @@ std::vector<CommitFailure> SharedNameChanges::Failures() const {
   return {failures_.begin(), failures_.end()};
 }
 
-// What was closed and waited for is durable. Stores of an munmap are to be so before what they took the place of is
-// deleted; but what makes room does not wait for room, nor for copies that cannot be made.
+// What no close has waited for is to be durable before what it took the place of is deleted; but what makes room does
+// not wait for room, nor for copies that cannot be made.
 void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
   if (Status session = shared_.session.Await(caller.context); !session.ok()) return go(session);
   if (change != NameChange::kRemoves || at().rounds.failing()) return go({});
@@ -54,7 +54,7 @@ void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Do
     const bool is_killed = !durable.ok() && durable.error().code == ErrorCode::kInterrupted;
     go(is_killed ? durable : Status());
   };
-  AfterClosed({at().rounds, at().waits, at().calls}, caller, std::move(removes));
+  AfterUnawaited({at().rounds, at().waits, at().calls}, shared_.host.unawaited_files(), caller, std::move(removes));
 }
 
 Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameParams& names, const Caller& caller) {
@@ -85,8 +85,8 @@ Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameP
 void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& caller, Done<void> done) {
   Result<Renaming> begun = Begin(names, caller);
   if (!begun.ok()) return done(begun.error());
-  // Of a directory whatever was written; of a file what was closed before, which this one counts as.
-  const auto scope = begun->has_directory ? SyncRounds::Scope::kAll : SyncRounds::Scope::kClosed;
+  const bool has_directory = begun->has_directory;
+  const bool must_wait = has_directory || !shared_.host.unawaited_files().empty() || !ArePublished(begun->sources);
   auto commit = [this, renaming = std::move(*begun), done = std::move(done)](const Status& durable) {
     // Who is killed is not kept waiting.
     if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
@@ -97,7 +97,18 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
     if (renaming.may_need_copies) return at().calls.RunToWait(renaming.caller, std::move(go_on), done);
     at().calls.Run(renaming.caller, std::move(go_on), done);
   };
-  Sync(caller, scope, std::move(commit));
+  if (!must_wait) return commit({});
+  // Of a directory whatever was written; of a file what was closed before, which this one counts as.
+  Sync(caller, has_directory ? SyncRounds::Scope::kAll : SyncRounds::Scope::kClosed, std::move(commit));
+}
+
+bool SharedNameChanges::ArePublished(const std::vector<meta::Attr>& files) {
+  return std::none_of(files.begin(), files.end(), [this](const meta::Attr& file) {
+    const InodePtr inode = at().table.Find(file.inode);
+    if (!inode) return false;
+    MutexLock lock(inode->mutex);
+    return inode->content && inode->content->changed;
+  });
 }
 
 Status SharedNameChanges::CheckAllPublished(const Renaming& renaming) {

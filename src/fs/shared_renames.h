@@ -43,6 +43,8 @@ class SharedNameChanges final : public NameChanges {
   Status MakeReplicated(const Renaming& renaming);
   // Why not all below the sources is published; the failure is noted.
   Status CheckAllPublished(const Renaming& renaming);
+  // Nothing of these is left to be published, as far as this host has them in memory.
+  bool ArePublished(const std::vector<meta::Attr>& files);
   // For the log, the status and the rank gate. Returns the causes in one line.
   std::string NoteFailure(const meta::RenameParams& params, std::vector<std::string> causes);
   // Of a rename that was refused for lack of copies: a sentence for each file of this host below the sources, or of

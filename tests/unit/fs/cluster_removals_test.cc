@@ -1,0 +1,136 @@
+// What removes or replaces something among several hosts, and what of its own host that comes after: bytes that count
+// as closed. docs/cluster/publishing.md, "Order".
+#include <future>
+
+#include "cluster_fixture.h"
+#include "fs/names.h"
+
+namespace cairnfs::fs {
+namespace {
+
+class ClusterRemovalsTest : public ClusterTest {
+ protected:
+  void SetUp() override {
+    ClusterTest::SetUp();
+    MakeHosts(2);
+    host(0).Put("old", "old");
+    host(0).Put("moved", "moved");
+    file_ = host(0).Create("file");
+  }
+  void TearDown() override {
+    host(0).chunks->syncs_hang = false;
+    EXPECT_TRUE(host(0).Sync().ok());
+    EXPECT_EQ(host(1).Cat("file"), "bytes");
+    EXPECT_TRUE(host(0).CloseFile(file_).ok());
+    ClusterTest::TearDown();
+  }
+  void WriteBytes() { ASSERT_TRUE(host(0).Write(file_, 0, "bytes").ok()); }
+  // From here on rounds wait for their chunks.
+  void HoldRounds() {
+    syncs_before_ = host(0).chunks->syncs;
+    host(0).chunks->syncs_hang = true;
+  }
+  bool RoundWaits() { return host(0).chunks->syncs > syncs_before_; }
+  std::future<Status> BeginUnlink() {
+    return std::async(std::launch::async, [this] { return host(0).Unlink("old"); });
+  }
+  std::future<Status> BeginRename() {
+    return std::async(std::launch::async,
+                      [this] { return host(0).Rename(kRootInode, "moved", kRootInode, "moved-2"); });
+  }
+  static bool IsReady(const std::future<Status>& call) {
+    return call.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  // The removal and the rename come after the round.
+  void ExpectThatBothWait() {
+    auto unlinked = BeginUnlink(), renamed = BeginRename();
+    ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
+    EXPECT_FALSE(IsReady(unlinked));
+    EXPECT_FALSE(IsReady(renamed));
+    EXPECT_EQ(host(1).Cat("old"), "old");
+    EXPECT_EQ(host(1).Cat("moved"), "moved");
+    host(0).chunks->syncs_hang = false;
+    EXPECT_TRUE(unlinked.get().ok());
+    EXPECT_TRUE(renamed.get().ok());
+    EXPECT_EQ(host(1).Cat("file"), "bytes");
+  }
+
+  FileSystem::Created file_;
+  uint64_t syncs_before_ = 0;
+};
+
+TEST_F(ClusterRemovalsTest, WaitForNoCloseThatIsUnderWay) {
+  WriteBytes();
+  HoldRounds();
+  auto closed = std::async(std::launch::async, [&] { return host(0).Flush(file_); });
+  ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
+  auto unlinked = BeginUnlink(), renamed = BeginRename();
+  EXPECT_TRUE(Eventually([&] { return IsReady(unlinked) && IsReady(renamed); }));
+  EXPECT_FALSE(IsReady(closed));
+  host(0).chunks->syncs_hang = false;
+  EXPECT_TRUE(unlinked.get().ok());
+  EXPECT_TRUE(renamed.get().ok());
+  EXPECT_TRUE(closed.get().ok());
+}
+
+// A rename of the file itself gives its name to what was closed.
+TEST_F(ClusterRemovalsTest, ARenameWaitsForTheCloseOfItsFile) {
+  WriteBytes();
+  HoldRounds();
+  auto closed = std::async(std::launch::async, [&] { return host(0).Flush(file_); });
+  ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
+  auto renamed =
+      std::async(std::launch::async, [&] { return host(0).Rename(kRootInode, "file", kRootInode, "moved"); });
+  EXPECT_FALSE(IsReadyWithin(renamed, std::chrono::seconds(1)));
+  EXPECT_EQ(host(1).Cat("moved"), "moved");
+  host(0).chunks->syncs_hang = false;
+  EXPECT_TRUE(closed.get().ok());
+  EXPECT_TRUE(renamed.get().ok());
+  EXPECT_EQ(host(1).Cat("moved"), "bytes");
+  EXPECT_TRUE(host(0).Rename(kRootInode, "moved", kRootInode, "file").ok());
+}
+
+TEST_F(ClusterRemovalsTest, WaitForStoresThroughAMapping) {
+  HoldRounds();
+  FileSystem::WriteRequest pages = host(0).RequestOf(file_, 0, "bytes");
+  pages.from_page_cache = true;
+  ASSERT_TRUE(host(0).Send(std::move(pages)).ok());
+  ExpectThatBothWait();
+}
+
+TEST_F(ClusterRemovalsTest, WaitForACloseThatWaitsNoMore) {
+  WriteBytes();
+  HoldRounds();
+  std::stop_source kill;
+  Caller caller;
+  caller.context = Context(kill.get_token());
+  std::promise<Status> closed;
+  host(0).fs->Flush(
+      file_.handle, file_.attr.inode, [&](const Status& status) { closed.set_value(status); }, caller);
+  ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
+  kill.request_stop();
+  EXPECT_FALSE(closed.get_future().get().ok());
+  ExpectThatBothWait();
+}
+
+// What found its way to the store is waited for no more, whatever else is on its way.
+TEST_F(ClusterRemovalsTest, WaitForNothingThatIsPublished) {
+  FileSystem::WriteRequest pages = host(0).RequestOf(file_, 0, "bytes");
+  pages.from_page_cache = true;
+  ASSERT_TRUE(host(0).Send(std::move(pages)).ok());
+  EXPECT_TRUE(host(0).Sync().ok());
+  const auto other = host(0).Create("other");
+  ASSERT_TRUE(host(0).Write(other, 0, "other").ok());
+  HoldRounds();
+  auto closed = std::async(std::launch::async, [&] { return host(0).Flush(other); });
+  ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
+  auto unlinked = BeginUnlink();
+  EXPECT_TRUE(Eventually([&] { return IsReady(unlinked); }));
+  host(0).chunks->syncs_hang = false;
+  EXPECT_TRUE(unlinked.get().ok());
+  EXPECT_TRUE(closed.get().ok());
+  EXPECT_TRUE(host(0).CloseFile(other).ok());
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
