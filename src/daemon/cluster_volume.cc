@@ -243,10 +243,9 @@ void ClusterVolume::StartFailed() { start_failed_ = true; }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
   fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
-                              chunk_params_, {*membership_, peer_service_->peers(), *chunks_});
-  parts.served_engine = cluster_store_->engine();
+                              chunk_params_, {*membership_, peer_service_->peers(), *chunks_, *locks_});
+  if (kv::KvEngine* served = cluster_store_->engine()) parts.engines.push_back(served);
   parts.dedup = dedup_;
-  parts.locks = locks_.get();
   parts.cluster_space = [this] { return SpaceOfAll(); };
   parts.lacks_copies = [this] { return may_lack_copies_ && LacksCopies(); };
   return parts;

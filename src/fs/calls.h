@@ -14,8 +14,6 @@ namespace cairnfs::fs {
 class Calls {
  public:
   virtual ~Calls() = default;
-  // Whether requests wait for other hosts.
-  virtual bool blocks() const = 0;
   // `task` on a thread that may wait for other hosts. False after Stop: it is never called.
   virtual bool Run(std::function<void()> task) = 0;
   // The same for no longer than until the caller is being killed; then `refused` is told where it has not begun.
@@ -28,7 +26,6 @@ class Calls {
 class LocalCalls final : public Calls {
  public:
   explicit LocalCalls(TaskQueue& waiters) : waiters_(waiters) {}  // outlives it
-  bool blocks() const override { return false; }
   bool Run(std::function<void()> task) override {
     task();
     return true;
@@ -45,7 +42,6 @@ class LocalCalls final : public Calls {
 class SharedCalls final : public Calls {
  public:
   SharedCalls();
-  bool blocks() const override { return true; }
   bool Run(std::function<void()> task) override { return for_store_.Post(std::move(task)); }
   void Run(const Caller& caller, std::function<void()> task, Done<void> refused) override;
   void RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) override;

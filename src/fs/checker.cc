@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "base/answer.h"
-#include "cluster/cluster_chunk_store.h"
 #include "fs/check_files.h"
 #include "fs/check_names.h"
 #include "fs/findings.h"
@@ -63,29 +62,14 @@ void Checker::Run(const Context& asker, const Done<CheckReport>& done) {
 // The check is about what was written before it. A round may take long; whoever asked need not wait for its end.
 Status Checker::AwaitRound(const Context& context) {
   const auto round = std::make_shared<Answer<Status>>();
-  rounds_.Request([round](Status status) { round->Set(std::move(status)); }, SyncRounds::Scope::kNames);
+  at_.rounds.Request([round](Status status) { round->Set(std::move(status)); }, SyncRounds::Scope::kNames);
   if (!round->Wait(context)) return MakeError(ErrorCode::kInterrupted, "stopped");
   return round->Take();
 }
 
-// The check has told the cluster's chunk store of each damaged chunk, which is replacing them.
-Status Checker::NoteRepaired(const Context& context, Findings& findings) {
-  if (cluster_chunks_ == nullptr) return {};
-  CAIRNFS_RETURN_IF_ERROR(cluster_chunks_->AwaitHealing(context));
-  const std::vector<Digest> chunks = findings.DamagedChunks();
-  const std::vector<bool> is_sound = local_chunks_.HasSound(chunks);
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "stopped");
-    // Of very many damaged ones not all are known to be so: that it was replaced shows when it is read.
-    if (is_sound[i] && store::GetBlocking(local_chunks_, chunks[i]).ok()) findings.NoteRepaired(chunks[i]);
-  }
-  return {};
-}
-
 // What the walk over names and recipes reads may come from memory, and what they lie in be damaged.
 Status Checker::CheckTables(const Context& context, Findings& findings) {
-  for (kv::KvEngine* engine : engines_) {
-    if (engine == nullptr) continue;
+  for (kv::KvEngine* engine : at_.parts.engines) {
     Status verified = engine->Verify(context);
     if (verified.ok()) continue;
     if (verified.error().code != ErrorCode::kCorrupt) return verified;
@@ -97,25 +81,25 @@ Status Checker::CheckTables(const Context& context, Findings& findings) {
 Result<CheckReport> Checker::Check(const Context& context) {
   CheckReport report;
   Findings findings;
-  FilesCheck files(kv_, chunks_, findings);
+  FilesCheck files(at_.parts.kv, at_.parts.chunks, findings);
+  store::LocalChunkStore& stored = at_.parts.local_chunks;
   bytes_done_ = 0;
-  bytes_total_ = local_chunks_.Stats().unique_bytes;
+  bytes_total_ = stored.Stats().unique_bytes;
   phase_ = "names and recipes";
   CAIRNFS_RETURN_IF_ERROR(AwaitRound(context));
   CAIRNFS_RETURN_IF_ERROR(CheckTables(context, findings));
-  CAIRNFS_RETURN_IF_ERROR(CheckNames(context, kv_, findings, report));
+  CAIRNFS_RETURN_IF_ERROR(CheckNames(context, at_.parts.kv, findings, report));
   CAIRNFS_RETURN_IF_ERROR(files.FindMissing(context, report));
-  report.chunks = local_chunks_.Stats().chunk_count;
-  const uint64_t live = files.live_chunks();
-  // What only other nodes' files name may be here.
-  report.unreferenced_chunks = cluster_chunks_ != nullptr ? 0 : report.chunks - std::min<uint64_t>(report.chunks, live);
+  report.chunks = stored.Stats().chunk_count;
+  report.unreferenced_chunks = at_.collection.CountFree(report.chunks, files.live_chunks());
   auto damaged = [&](const store::CheckProblem& problem) { findings.AddChunks(problem.what, problem.chunks); };
   phase_ = "chunks";
-  CAIRNFS_RETURN_IF_ERROR(local_chunks_.Check(context, damaged, &bytes_done_));
+  CAIRNFS_RETURN_IF_ERROR(stored.Check(context, damaged, &bytes_done_));
   phase_ = "what is damaged";
-  CAIRNFS_RETURN_IF_ERROR(NoteRepaired(context, findings));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto replaced, at_.copies.AwaitReplaced(context, findings.DamagedChunks()));
+  for (const Digest& chunk : replaced) findings.NoteRepaired(chunk);
   CAIRNFS_RETURN_IF_ERROR(files.NoteDamagedFiles(context));
-  CAIRNFS_ASSIGN_OR_RETURN(auto paths, FindPaths(context, kv_, names_, findings.InodesToName()));
+  CAIRNFS_ASSIGN_OR_RETURN(auto paths, FindPaths(context, at_.parts.kv, at_.parts.names, findings.InodesToName()));
   findings.Report(paths, report);
   // Who stopped a check knows why it ends; half a report is none.
   if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "stopped");

@@ -5,11 +5,12 @@
 // own, so that it takes none from those that wait for chunks.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <stop_token>
 #include <thread>
 
+#include "fs/collection.h"
+#include "fs/copies.h"
 #include "fs/filesystem.h"
 #include "fs/sync_rounds.h"
 
@@ -19,14 +20,13 @@ class Findings;
 
 class Checker {
  public:
-  Checker(const FileSystem::Parts& parts, SyncRounds& rounds)
-      : kv_(parts.kv),
-        names_(parts.names),
-        chunks_(parts.chunks),
-        engines_{&parts.engine, parts.served_engine},
-        local_chunks_(parts.local_chunks),
-        cluster_chunks_(parts.cluster ? &parts.cluster->chunks : nullptr),
-        rounds_(rounds) {}
+  struct Parts {  // all outlive it
+    const FileSystem::Parts& parts;
+    SyncRounds& rounds;
+    Collection& collection;
+    Copies& copies;
+  };
+  explicit Checker(const Parts& parts) : at_(parts) {}
   ~Checker() { Stop(); }
 
   // kBusy while another check runs; kInterrupted once the context has expired, or Stop was called; kUnavailable when
@@ -41,16 +41,8 @@ class Checker {
   Result<CheckReport> Check(const Context& context);
   Status AwaitRound(const Context& context);
   Status CheckTables(const Context& context, Findings& findings);
-  Status NoteRepaired(const Context& context, Findings& findings);
 
-  // Constant.
-  kv::KvStore& kv_;
-  meta::Namespace& names_;
-  store::ChunkStore& chunks_;
-  const std::array<kv::KvEngine*, 2> engines_;  // the second may be null
-  store::LocalChunkStore& local_chunks_;
-  cluster::ClusterChunkStore* const cluster_chunks_;  // null: this host is alone, and has all the chunks
-  SyncRounds& rounds_;
+  const Parts at_;
 
   std::atomic<const char*> phase_{""};
   std::atomic<uint64_t> bytes_done_{0}, bytes_total_{0};

@@ -61,7 +61,7 @@ void AfterUnawaited(const RoundWait& at, const UnawaitedFiles& files, const Call
   AfterClosed(at, caller, std::move(then));
 }
 
-void LocalClosing::Close(const HandlePtr& handle, const Caller&, Done<void> done) {
+void LocalClosing::Close(const HandlePtr& handle, const Descriptor&, const Caller&, Done<void> done) {
   const InodePtr& inode = handle->inode;
   Status status;
   {

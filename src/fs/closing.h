@@ -1,9 +1,11 @@
-// Closing: what close(2) and unlock wait for. On a host alone they do not wait. Among several they return when other
-// hosts see what was written (docs/cluster/publishing.md).
+// Closing: what close(2) and unlock wait for, and the locks that end with a close. On a host alone they do not wait,
+// and the kernel keeps the locks. Among several they return when other hosts see what was written
+// (docs/cluster/publishing.md).
 #pragma once
 
 #include <functional>
 
+#include "coherence/cluster_locks.h"
 #include "fs/calls.h"
 #include "fs/contents.h"
 #include "fs/error_names.h"
@@ -37,8 +39,17 @@ void AfterUnawaited(const RoundWait& at, const UnawaitedFiles& files, const Call
 class Closing {
  public:
   virtual ~Closing() = default;
-  // A close(2) of one descriptor of the file.
-  virtual void Close(const HandlePtr& handle, const Caller& caller, Done<void> done) = 0;
+  struct Descriptor {
+    HandleId handle = 0;
+    uint64_t lock_owner = 0;  // the kernel's number of the process that closes it
+  };
+  // A close(2) of one descriptor of the handle.
+  virtual void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) = 0;
+  // The last descriptor is gone: flocks, and OFD locks, for which the kernel sends no unlock and no owner, go once what
+  // was written under them is published.
+  virtual void FreeLocks(const HandlePtr& handle, HandleId id) = 0;
+  // Nobody waits for a lock from now on.
+  virtual void EndWaits() = 0;
   // The last descriptor of a handle with these flags is gone.
   virtual void NoteReleased(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex) = 0;
   // The caller writes through the handle: his close waits.
@@ -66,7 +77,9 @@ class LocalClosing final : public Closing {
   };
   explicit LocalClosing(const Parts& parts) : at_(parts) {}
 
-  void Close(const HandlePtr& handle, const Caller& caller, Done<void> done) override;
+  void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) override;
+  void FreeLocks(const HandlePtr&, HandleId) override {}
+  void EndWaits() override {}
   void NoteReleased(const InodePtr&, const OpenFlags&) override {}
   void NoteWriter(Handle&, const Caller&) override {}
   bool MustMark(const InodePtr&) override { return false; }
@@ -96,10 +109,13 @@ class SharedClosing final : public Closing {
     SharedCalls& calls;
     Waits& waits;
     ErrorNames& error_names;
+    coherence::ClusterLocks& locks;
   };
   explicit SharedClosing(const Parts& parts) : at_(parts) {}
 
-  void Close(const HandlePtr& handle, const Caller& caller, Done<void> done) override;
+  void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) override;
+  void FreeLocks(const HandlePtr& handle, HandleId id) override;
+  void EndWaits() override { at_.locks.EndWaits(); }
   void NoteReleased(const InodePtr& inode, const OpenFlags& flags) override REQUIRES_LOCK(inode->mutex);
   void NoteWriter(Handle& handle, const Caller& caller) override;
   bool MustMark(const InodePtr& inode) override;
@@ -118,6 +134,7 @@ class SharedClosing final : public Closing {
     kKilledWriter,  // ends by a signal, and does not wait
   };
   static Closer Judge(Handle& handle, const Caller& caller);
+  void AwaitPublish(const HandlePtr& handle, const Caller& caller, Done<void> done);
   Status BeginClose(Handle& handle, Closer closer);
   // Or need not be: nothing of it is unpublished.
   static bool IsMarked(const InodePtr& inode);

@@ -45,6 +45,7 @@ class ClusterHost {
   // ClusterChunkStore::Cover.
   std::vector<store::ChunkPin> CoverChunks(std::span<const SizedChunk> chunks) { return parts_.chunks.Cover(chunks); }
 
+  Status AwaitHealing(const Context& context) { return parts_.chunks.AwaitHealing(context); }
   std::string DescribeShortage() { return parts_.chunks.DescribeShortage(); }
   size_t CountUnderReplicated(std::span<const Digest> chunks) { return parts_.chunks.CountUnderReplicated(chunks); }
 

@@ -113,7 +113,7 @@ void ClusterMember::LoseSession() {
   if (now.ok() && now->revision == at_.host.session()) return;
   at_.host.EndSession();
   DropUnpublished();
-  if (at_.parts.locks != nullptr) at_.parts.locks->ForgetAll();
+  at_.parts.cluster->locks.ForgetAll();
   const Context context(at_.stop.get_token());
   while (!context.IsStopped()) {
     Status status = at_.host.membership().Rejoin();

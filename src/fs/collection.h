@@ -23,6 +23,8 @@ class Collection {
   virtual void RequestCount(Done<LiveCount> done) = 0;
   virtual std::optional<LiveCount> last_count() const = 0;  // of the last count or collection
   virtual CollectionStatus Status() const = 0;
+  // Of so many chunks on this node, of which files name so many: those that a collection would free.
+  virtual uint64_t CountFree(uint64_t stored, uint64_t named) const = 0;
   virtual bool running() const = 0;
   virtual std::string last_error() const = 0;  // of the last collection; empty when it went well
   // Gives up a collection that runs, returns once it has ended, and lets none begin until Resume; what is to be
@@ -49,6 +51,7 @@ class NoCollection final : public Collection {
     status.phase = "idle";
     return status;
   }
+  uint64_t CountFree(uint64_t, uint64_t) const override { return 0; }
   bool running() const override { return false; }
   std::string last_error() const override { return {}; }
   cairnfs::Status Hold() override { return {}; }

@@ -7,6 +7,7 @@
 // can come back after a crash.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <stop_token>
 #include <thread>
@@ -51,6 +52,7 @@ class Collector final : public Collection {
   void RequestCount(Done<LiveCount> done) override;
   std::optional<LiveCount> last_count() const override;
   CollectionStatus Status() const override;
+  uint64_t CountFree(uint64_t stored, uint64_t named) const override { return stored - std::min(stored, named); }
   bool running() const override { return running_.load(); }
   std::string last_error() const override;
   cairnfs::Status Hold() override;

@@ -122,6 +122,20 @@ Status SharedCopies::CheckBelow(const Context& context, InodeId inode) {
   return MakeError(ErrorCode::kIo, failure.JoinCauses());
 }
 
+// The check has told the cluster's chunk store of each damaged chunk, which is replacing them.
+Result<std::vector<Digest>> SharedCopies::AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) {
+  CAIRNFS_RETURN_IF_ERROR(at_.host.AwaitHealing(context));
+  const std::vector<bool> is_sound = at_.parts.local_chunks.HasSound(damaged);
+  std::vector<Digest> replaced;
+  for (size_t i = 0; i < damaged.size(); ++i) {
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "stopped");
+    // Of very many damaged ones not all are known to be so: that it was replaced shows when it is read.
+    const bool is_replaced = is_sound[i] && store::GetBlocking(at_.parts.local_chunks, damaged[i]).ok();
+    if (is_replaced) replaced.push_back(damaged[i]);
+  }
+  return replaced;
+}
+
 std::optional<FileSystem::Parts::Space> SharedCopies::Space() {
   if (!at_.parts.cluster_space) return std::nullopt;
   return at_.parts.cluster_space();

@@ -31,6 +31,8 @@ class Copies {
   virtual void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) = 0;
   // The round that publishes what `to` names of `from` waits for copies of these chunks, which have pins.
   virtual Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) = 0;
+  // Waits until other nodes' copies have taken the place of damaged ones here, as far as they can: which they did.
+  virtual Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) = 0;
   // Of all nodes together; nullopt: of this node's disk.
   virtual std::optional<FileSystem::Parts::Space> Space() = 0;
   // For people: what keeps copies from being made; empty: nothing.
@@ -52,6 +54,9 @@ class LocalCopies final : public Copies {
   Status CheckBelow(const Context&, InodeId) override { return {}; }
   void WhenCovered(InodeId, InodeId, const Caller&, Done<void> go) override { go({}); }
   Status CoverExtents(const Context&, InodeId, InodeId, const std::vector<Extent>&) override { return {}; }
+  Result<std::vector<Digest>> AwaitReplaced(const Context&, const std::vector<Digest>&) override {
+    return std::vector<Digest>();
+  }
   std::optional<FileSystem::Parts::Space> Space() override { return std::nullopt; }
   std::string DescribeShortage() override { return {}; }
 
@@ -81,6 +86,7 @@ class SharedCopies final : public Copies {
   Status CheckBelow(const Context& context, InodeId id) override;
   void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) override;
   Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) override;
+  Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) override;
   std::optional<FileSystem::Parts::Space> Space() override;
   std::string DescribeShortage() override { return at_.host.DescribeShortage(); }
 

@@ -2,10 +2,10 @@
 #include "fs/filesystem.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "coherence/cluster_locks.h"
 #include "fs/collector.h"
 #include "fs/wiring.h"
 
@@ -28,7 +28,7 @@ FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::LocalKvStore& local, kv::
     : pool(the_pool),
       kv(local),
       local_kv(&local),
-      engine(the_engine),
+      engines{&the_engine},
       names(the_names),
       chunks(the_chunks),
       local_chunks(the_chunks),
@@ -40,7 +40,7 @@ FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::KvStore& shared, kv::KvEn
     : pool(the_pool),
       kv(shared),
       local_kv(nullptr),
-      engine(the_engine),
+      engines{&the_engine},
       names(the_names),
       chunks(the_cluster.chunks),
       local_chunks(the_chunks),
@@ -96,7 +96,7 @@ Status FileSystem::Stop() {
   return status;
 }
 
-bool FileSystem::blocks() const { return impl_->calls->blocks(); }
+bool FileSystem::owns_names() const { return impl_->sharing->owns_names(); }
 
 void FileSystem::RunBlocking(std::function<void()> task) { static_cast<void>(impl_->calls->Run(std::move(task))); }
 
@@ -136,8 +136,8 @@ void FileSystem::Read(HandleId handle, InodeId inode, uint64_t offset, size_t si
   impl_->reader->Read(handle, inode, offset, size, std::move(done), options);
 }
 
-void FileSystem::Flush(HandleId handle, InodeId, Done<void> done, const Caller& caller) {
-  impl_->open_files->Flush(handle, std::move(done), caller);
+void FileSystem::Flush(HandleId handle, InodeId, Done<void> done, const Caller& caller, uint64_t lock_owner) {
+  impl_->open_files->Flush({handle, lock_owner}, std::move(done), caller);
 }
 
 void FileSystem::Release(HandleId handle, InodeId) { impl_->open_files->Release(handle); }
@@ -163,11 +163,14 @@ void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, 
   impl_->writer->CopyRange({from, to, from_offset, to_offset, length}, std::move(done), caller);
 }
 
-coherence::ClusterLocks* FileSystem::locks() const { return impl_->parts.locks; }
+coherence::ClusterLocks& FileSystem::locks() const {
+  assert(impl_->parts.cluster);
+  return impl_->parts.cluster->locks;
+}
 
 void FileSystem::EndWaits() {
   impl_->session->EndWaits();
-  if (impl_->parts.locks != nullptr) impl_->parts.locks->EndWaits();
+  impl_->closing->EndWaits();
   impl_->parts.chunks.EndWaits();
 }
 

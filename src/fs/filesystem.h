@@ -4,9 +4,9 @@
 // thread that receives requests. Functions that take a Done callback may take long; they call it exactly once, perhaps
 // before they return, perhaps later on a thread of the filesystem. All functions may be called from any thread at once.
 //
-// Where other hosts share the namespace (Parts::cluster) a metadata read is a round trip over the network, or several:
-// blocks() is true then, and all functions but Names::Forget, Write, Read, Release, Fsync and Maintenance::Sync belong
-// on a thread that may wait (RunBlocking).
+// Where other hosts share the namespace (Parts::cluster) a metadata read is a round trip over the network, or several.
+// So all functions but Names::Forget, Write, Read, Release, Fsync and Maintenance::Sync belong on a thread that may
+// wait (RunBlocking).
 #pragma once
 
 #include <chrono>
@@ -207,6 +207,7 @@ class FileSystem {
     cluster::Membership& membership;
     cluster::Peers& peers;
     cluster::ClusterChunkStore& chunks;
+    coherence::ClusterLocks& locks;
   };
   struct Parts {  // all outlive the filesystem
     // One host.
@@ -219,9 +220,8 @@ class FileSystem {
 
     io::BufferPool& pool;
     kv::KvStore& kv;
-    kv::LocalKvStore* local_kv;  // null in a cluster
-    kv::KvEngine& engine;
-    kv::KvEngine* served_engine = nullptr;  // with the names of a cluster, on the host that serves them
+    kv::LocalKvStore* local_kv;          // null in a cluster
+    std::vector<kv::KvEngine*> engines;  // whose tables a check verifies: this node's, and others on its disk
     meta::Namespace& names;
     store::ChunkStore& chunks;
     store::LocalChunkStore& local_chunks;
@@ -238,7 +238,6 @@ class FileSystem {
     std::function<std::optional<Space>()> cluster_space;
     // In a cluster whose commits may lack copies: whether some are known to be missing. May wait for the shared store.
     std::function<bool()> lacks_copies;
-    coherence::ClusterLocks* locks = nullptr;  // null: one host, whose kernel keeps the locks
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
@@ -247,11 +246,12 @@ class FileSystem {
   ~FileSystem();
   struct Impl;  // fs/wiring.h
 
-  // Whether the functions below wait for other hosts.
-  bool blocks() const;
-  // Runs the task on a thread that may wait; at once on this one where nothing blocks. Any thread. The second is for a
-  // caller that can be killed, and is then not to wait for a thread any more (fs/blocking_calls.h). Functions
-  // below that tell `done` and have to wait for another host, or for a round, give that thread back.
+  // Whether all names change through this mount, so that what its kernel was told of one stays true, and its kernel
+  // keeps the locks. Not where other hosts share the namespace.
+  bool owns_names() const;
+  // Runs the task on a thread that may wait; at once on this one where no call waits for another host. Any thread. The
+  // second is for a caller that can be killed, and is then not to wait for a thread any more (fs/blocking_calls.h).
+  // Functions below that tell `done` and have to wait for another host, or for a round, give that thread back.
   void RunBlocking(std::function<void()> task);
   void RunBlocking(const Caller& caller, std::function<void()> task, Done<void> refused);
 
@@ -306,9 +306,10 @@ class FileSystem {
   void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
             const ReadOptions& options = {});
   // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
-  // descriptor, or is killed, does not.
-  void Flush(HandleId handle, InodeId inode, Done<void> done, const Caller& caller = {});
-  void Release(HandleId handle, InodeId inode);  // the last descriptor is gone
+  // descriptor, or is killed, does not. Then it frees the record locks that their `lock_owner` has on the file.
+  void Flush(HandleId handle, InodeId inode, Done<void> done, const Caller& caller = {}, uint64_t lock_owner = 0);
+  // The last descriptor is gone, and with it all that was locked through it.
+  void Release(HandleId handle, InodeId inode);
   // Of a file or directory. kInterrupted: the caller was killed meanwhile.
   void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done, const Caller& caller = {});
   void Fallocate(HandleId handle, InodeId inode, const FallocateRequest& request, Done<void> done,
@@ -319,8 +320,8 @@ class FileSystem {
   void CopyRange(HandleId from_handle, InodeId from, uint64_t from_offset, HandleId to_handle, InodeId to,
                  uint64_t to_offset, uint64_t length, Done<size_t> done, const Caller& caller = {});
 
-  // Parts::locks. The front end brings its lock requests there, and tells of closed descriptors.
-  coherence::ClusterLocks* locks() const;
+  // Where the front end brings its lock requests. REQUIRES: not owns_names.
+  coherence::ClusterLocks& locks() const;
   // Ends, with errors, requests that wait for others: locks, reads of what is on hosts that do not answer, and moves
   // and links that wait for copies. None waits from now on. For the front end, once it takes no more requests.
   void EndWaits();
@@ -329,7 +330,7 @@ class FileSystem {
   Status CheckSession(HandleId handle) const;
   // Somebody was granted a lock on the file: what other hosts have synced or closed of it by now is read from now on.
   void NoteLocked(HandleId handle);
-  // To be called before a lock is given up, where this filesystem blocks: calls `then` once whoever gets it next finds
+  // To be called before a lock is given up: calls `then` once whoever gets it next finds
   // what was written under it, as after a close. Perhaps on another thread, and then `then` must not block.
   // Once the caller is being killed it does not wait on.
   void PublishBeforeUnlock(HandleId handle, std::function<void()> then, const Caller& caller = {});

@@ -89,7 +89,7 @@ void Maintenance::Sync(Done<void> done) {
 void Maintenance::Change(const FsOptions& options, Done<void> done) {
   at_.rounds.SetInterval(options.flush_interval_ms);
   parts_.collection.SetRate(options.collect_bytes_per_second_max);
-  parts_.reader.SetUpdateAtime(options.update_atime && !at_.calls.blocks());
+  parts_.reader.SetUpdateAtime(options.update_atime);
   read_only_ = options.read_only;
   Status collects = options.read_only ? parts_.collection.Hold() : parts_.collection.Resume();
   if (!collects.ok() || !options.read_only) return done(collects);

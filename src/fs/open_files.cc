@@ -150,15 +150,17 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
   at_.sharing.LoadForOpen(inode, flags, caller, std::move(tell));
 }
 
-void OpenFiles::Flush(HandleId handle_id, Done<void> done, const Caller& caller) {
-  HandlePtr handle = at_.handles.Find(handle_id);
+void OpenFiles::Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller) {
+  HandlePtr handle = at_.handles.Find(closed.handle);
   if (!handle) return done({});
-  at_.closing.Close(handle, caller, std::move(done));
+  at_.closing.Close(handle, closed, caller, std::move(done));
 }
 
 void OpenFiles::Release(HandleId handle_id) {
   HandlePtr handle = at_.handles.Take(handle_id);
   if (!handle) return;
+  // First: whoever asks for a lock from now on finds it given up.
+  at_.closing.FreeLocks(handle, handle_id);
   const InodePtr& inode = handle->inode;
   {
     MutexLock lock(inode->mutex);

@@ -15,7 +15,7 @@ class OpenFiles {
   Result<FileSystem::Created> Create(const Context& context, InodeId parent, std::string_view name,
                                      const meta::CreateParams& params, const OpenFlags& flags);
   void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
-  void Flush(HandleId handle, Done<void> done, const Caller& caller);
+  void Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller);
   void Release(HandleId handle);
   void Fsync(HandleId handle, InodeId inode, Done<void> done, const Caller& caller);
   uint64_t count() const { return count_; }

@@ -373,9 +373,10 @@ void Reader::PrefetchRange(const InodePtr& inode, uint64_t from, uint64_t to) {
   });
 }
 
-// relatime: once per open, and only when the time is older than the last change or than a day.
+// relatime: once per open, and only when the time is older than the last change or than a day. Not among several hosts,
+// where each would be a transaction.
 void Reader::CheckAtime(Handle& handle) {
-  if (!update_atime_ || handle.flags.no_atime) return;
+  if (!update_atime_ || handle.flags.no_atime || !at_.sharing.owns_names()) return;
   {
     MutexLock lock(handle.mutex);
     if (handle.atime_checked) return;

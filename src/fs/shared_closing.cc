@@ -37,7 +37,31 @@ Status SharedClosing::BeginClose(Handle& handle, Closer closer) {
   return status.ok() ? at_.session.Check(handle) : status;
 }
 
-void SharedClosing::Close(const HandlePtr& handle, const Caller& caller, Done<void> done) {
+// POSIX: closing any descriptor of a file frees all that the process locked in it. Whoever gets the lock next finds
+// what was written under it, though this close published nothing: of another descriptor, or of a killed process, which
+// does not wait.
+void SharedClosing::Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) {
+  at_.locks.NoteClosed(handle->inode->id, closed.handle);
+  auto free_locks = [this, handle, owner = closed.lock_owner, thread = caller.pid, done](const Status& status) {
+    if (!at_.locks.MayHoldOf(handle->inode->id, owner)) return done(status);
+    const bool is_answered = DiesBySignal(thread);
+    if (is_answered) done(status);
+    PublishBeforeUnlock(handle, {}, [this, inode = handle->inode->id, owner, done, status, is_answered] {
+      at_.locks.ReleaseOwner(inode, owner, [done, status, is_answered](const Status& released) {
+        if (!is_answered) done(status.ok() ? released : status);
+      });
+    });
+  };
+  AwaitPublish(handle, caller, std::move(free_locks));
+}
+
+void SharedClosing::FreeLocks(const HandlePtr& handle, HandleId id) {
+  const InodeId inode = handle->inode->id;
+  if (!at_.locks.MayHoldThrough(inode, id)) return;
+  PublishBeforeUnlock(handle, {}, [this, inode, id] { at_.locks.ReleaseHandle(inode, id); });
+}
+
+void SharedClosing::AwaitPublish(const HandlePtr& handle, const Caller& caller, Done<void> done) {
   const Closer closer = Judge(*handle, caller);
   const Status status = BeginClose(*handle, closer);
   if (!status.ok() || !handle->flags.write || closer != Closer::kWriter) return done(status);

@@ -30,6 +30,8 @@ class SharedFiles final : public Sharing {
   };
   explicit SharedFiles(const Parts& parts) : at_(parts) {}
 
+  bool owns_names() const override { return false; }
+
   // Of deleted files, which this host asks others about. Outlives every call. Before the first.
   void SetOrphans(Orphans& orphans) { orphans_ = &orphans; }
 

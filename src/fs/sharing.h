@@ -17,6 +17,9 @@ class Sharing {
  public:
   virtual ~Sharing() = default;
 
+  // FileSystem::owns_names.
+  virtual bool owns_names() const = 0;
+
   // --- a file that is made, as long as its number is held
   // What the transaction that makes the file writes as well. Each attempt is noted in `session`.
   virtual std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t& session) = 0;
@@ -75,6 +78,7 @@ class LocalFiles final : public Sharing {
   };
   explicit LocalFiles(const Parts& parts) : at_(parts) {}
 
+  bool owns_names() const override { return true; }
   std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t&) override { return {}; }
   void NoteCreated(const InodePtr&, uint64_t) override {}
   void EndCreate(const Context&, const InodePtr&, uint64_t) override {}

@@ -41,7 +41,6 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
                                     std::unique_ptr<Collection> made_collection) {
   records = std::move(made_records);
   collection = std::move(made_collection);
-  checker = std::make_unique<Checker>(parts, *rounds);
   room = std::make_unique<Room>(parts.local_chunks, *rounds, *collection);
   lost = std::make_unique<LostFiles>(table, parts.names);
   privileges = std::make_unique<Privileges>(parts.names, table, *rounds);
@@ -81,6 +80,7 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
   writer = std::make_unique<Writer>(services);
   reader = std::make_unique<Reader>(services);
   directories = std::make_unique<Directories>(parts.names, table);
+  checker = std::make_unique<Checker>(Checker::Parts{parts, *rounds, *collection, *copies});
   maintenance = std::make_unique<Maintenance>(services, Maintenance::Parts{.changes = *changes,
                                                                            .open_files = *open_files,
                                                                            .reader = *reader,
@@ -131,14 +131,8 @@ Status LocalFileSystem::Start() {
   return {};
 }
 
-// Hosts do not keep times of access: each read would be a transaction.
-static FsOptions WithoutAtime(FsOptions options) {
-  options.update_atime = false;
-  return options;
-}
-
 SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
-    : SharedRoundParts(the_parts, the_options), Impl(the_parts, WithoutAtime(the_options)) {
+    : SharedRoundParts(the_parts, the_options), Impl(the_parts, the_options) {
   auto made_session =
       std::make_unique<SharedSession>(host, stop.get_token(), std::chrono::milliseconds(options.metadata_wait_ms));
   const SharedSession& own_session = *made_session;
@@ -191,7 +185,8 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                  .rounds = *rounds,
                                                                  .calls = own_calls,
                                                                  .waits = *waits,
-                                                                 .error_names = *error_names});
+                                                                 .error_names = *error_names,
+                                                                 .locks = parts.cluster->locks});
   MakeThemes(std::make_unique<SharedNameChanges>(
       MakeServices(), SharedNameChanges::Parts{host, own_session, own_copies, *unpublished}));
   member =

@@ -46,7 +46,6 @@ struct FileSystem::Impl {
   std::unique_ptr<Publisher> publisher;
   std::unique_ptr<SyncRounds> rounds;
   std::unique_ptr<Collection> collection;
-  std::unique_ptr<Checker> checker;
   std::unique_ptr<Room> room;
   std::unique_ptr<LostFiles> lost;
   std::unique_ptr<Privileges> privileges;
@@ -63,6 +62,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Writer> writer;
   std::unique_ptr<Reader> reader;
   std::unique_ptr<Directories> directories;
+  std::unique_ptr<Checker> checker;
   std::unique_ptr<Maintenance> maintenance;
 
  protected:

@@ -13,14 +13,13 @@
 
 namespace cairnfs::fuse {
 
-// Calls `act(filesystem, caller)`: at once where nothing waits for other hosts, else on another thread, perhaps after
-// the handler has returned. So `act` must own what it needs of the request's message. When the caller is killed
+// Calls `act(filesystem, caller)` where it may wait (FileSystem::RunBlocking): perhaps on another thread, after the
+// handler has returned. So `act` must own what it needs of the request's message. When the caller is killed
 // meanwhile, `act` soon fails, or is not called and the request is answered with EINTR.
 template <typename Act>
 void WhereItMayWait(fuse_req_t request, Act act) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   const fs::Caller caller = CallerOf(request);
-  if (!filesystem.blocks()) return act(filesystem, caller);
   filesystem.RunBlocking(
       caller, [&filesystem, caller, act = std::move(act)] { act(filesystem, caller); },
       [request](const Status& killed) { ReplyError(request, killed.error()); });

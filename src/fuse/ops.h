@@ -68,7 +68,7 @@ void OpReadDirPlus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offs
 void OpReleaseDir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file);
 void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file);
 
-// ops_locks.cc: asked only where FileSystem::locks is there.
+// ops_locks.cc: asked only where the kernel does not keep the locks.
 void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range);
 void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range, int sleep);
 void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int operation);

@@ -54,7 +54,7 @@ void ListWithAttrAndReply(const Context& context, fuse_req_t request, fs::FileSy
     if (fuse_add_direntry_plus(request, nullptr, 0, entry.name, nullptr, 0) > size - used) break;
     fuse_entry_param known = EntryWithoutAttr(entry);
     // Where the kernel may not keep attributes, they are not worth a round trip each.
-    if (!IsDots(entry.name) && !filesystem.blocks()) {
+    if (!IsDots(entry.name) && CacheTimesOf(request).attr_seconds > 0) {
       // A name that has gone since the listing was taken is listed without attributes.
       auto attr = filesystem.names().Lookup(context, inode, entry.name);
       if (attr.ok()) {

@@ -4,11 +4,9 @@
 #include <cerrno>
 #include <string>
 
-#include "coherence/cluster_locks.h"
 #include "fs/attributes.h"
 #include "fs/names.h"
 #include "fs/permissions.h"
-#include "fs/processes.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -149,36 +147,13 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  auto flushed = [request, inode = InodeId{inode}, handle = file->fh, owner = file->lock_owner,
-                  thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid), &filesystem](const Result<void>& status) {
-    coherence::ClusterLocks* locks = filesystem.locks();
-    if (locks == nullptr || !locks->MayHoldOf(inode, owner)) return ReplyStatus(request, status);
-    // POSIX: closing any descriptor of a file frees all that the process locked in it. Whoever gets the lock next finds
-    // what was written under it, though this close published nothing: of another descriptor, or of a killed process,
-    // which does not wait.
-    const bool is_answered = fs::DiesBySignal(thread);
-    if (is_answered) ReplyStatus(request, status);
-    filesystem.PublishBeforeUnlock(handle, [locks, request, inode, owner, status, is_answered] {
-      locks->ReleaseOwner(inode, owner, [request, status, is_answered](const Result<void>& released) {
-        if (!is_answered) ReplyStatus(request, status.ok() ? released : status);
-      });
-    });
-  };
-  if (coherence::ClusterLocks* locks = filesystem.locks()) locks->NoteClosed(InodeId{inode}, file->fh);
-  filesystem.Flush(file->fh, InodeId{inode}, std::move(flushed), CallerOf(request));
+  SessionOf(request).filesystem().Flush(
+      file->fh, InodeId{inode}, [request](const Result<void>& status) { ReplyStatus(request, status); },
+      CallerOf(request), file->lock_owner);
 }
 
 void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  // First: what asks for a lock after this request must find it asked for. Flocks, and OFD locks, for which the kernel
-  // sends no unlock and no owner; after what was written under them is published.
-  coherence::ClusterLocks* locks = filesystem.locks();
-  if (locks != nullptr && locks->MayHoldThrough(InodeId{inode}, file->fh)) {
-    filesystem.PublishBeforeUnlock(
-        file->fh, [locks, inode = InodeId{inode}, handle = file->fh] { locks->ReleaseHandle(inode, handle); });
-  }
-  filesystem.Release(file->fh, InodeId{inode});
+  SessionOf(request).filesystem().Release(file->fh, InodeId{inode});
   fuse_reply_err(request, 0);
 }
 

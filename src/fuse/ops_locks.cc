@@ -61,11 +61,11 @@ void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLock
     filesystem.NoteLocked(lock.handle);
   }
   const bool is_told = fuse_reply_err(request, error) == 0;
-  if (is_granted && (error != 0 || !is_told)) filesystem.locks()->Unlock(lock, [](const Result<void>&) {});
+  if (is_granted && (error != 0 || !is_told)) filesystem.locks().Unlock(lock, [](const Result<void>&) {});
 }
 
 void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
-  ClusterLocks& locks = *filesystem.locks();
+  ClusterLocks& locks = filesystem.locks();
   auto waiting = std::make_shared<WaitingRequest>(locks, lock.inode);
   fuse_req_interrupt_func(request, &CancelWaiting, waiting.get());
   const auto ticket =
@@ -82,7 +82,7 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::
   filesystem.PublishBeforeUnlock(
       lock.handle,
       [request, &filesystem, lock] {
-        filesystem.locks()->Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
+        filesystem.locks().Unlock(lock, [request](const Result<void>& status) { ReplyStatus(request, status); });
       },
       CallerOf(request));
 }
@@ -90,7 +90,7 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::
 // A close frees a lock once its RELEASE is served, for which close(2) does not wait. Whoever asks after the close still
 // finds the lock free.
 void Try(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
-  ClusterLocks& locks = *filesystem.locks();
+  ClusterLocks& locks = filesystem.locks();
   // Before the try: a RELEASE that is served after it is the reason for another one.
   const bool awaits = locks.AwaitsRelease(lock);
   locks.TryLock(lock, [request, &filesystem, lock, awaits](const Result<ClusterLocks::Outcome>& outcome) {
@@ -138,11 +138,9 @@ void TakeRange(const struct flock& range, ClusterLocks::Request& lock) {
 }  // namespace
 
 void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range) {
-  ClusterLocks* locks = SessionOf(request).filesystem().locks();
-  if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
   ClusterLocks::Request lock = RequestOf(request, inode, *file);
   TakeRange(*range, lock);
-  locks->Test(lock, [request](Result<std::optional<ClusterLocks::Holder>> holder) {
+  SessionOf(request).filesystem().locks().Test(lock, [request](Result<std::optional<ClusterLocks::Holder>> holder) {
     if (!holder.ok()) return ReplyError(request, holder.error());
     struct flock answer {};
     answer.l_type = F_UNLCK;
@@ -158,8 +156,6 @@ void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct 
 }
 
 void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range, int sleep) {
-  ClusterLocks* locks = SessionOf(request).filesystem().locks();
-  if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
   ClusterLocks::Request lock = RequestOf(request, inode, *file);
   TakeRange(*range, lock);
   if (range->l_type == F_UNLCK) return Unlock(request, SessionOf(request).filesystem(), lock);
@@ -167,8 +163,6 @@ void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct 
 }
 
 void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int operation) {
-  ClusterLocks* locks = SessionOf(request).filesystem().locks();
-  if (locks == nullptr) return (void)fuse_reply_err(request, ENOSYS);
   ClusterLocks::Request lock = RequestOf(request, inode, *file);
   lock.kind = coherence::LockKind::kFlock;
   lock.type = (operation & LOCK_EX) != 0 ? coherence::LockType::kExclusive : coherence::LockType::kShared;

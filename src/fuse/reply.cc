@@ -45,7 +45,7 @@ struct stat StatOf(const meta::Attr& attr) {
 }
 
 CacheTimes CacheTimesOf(fuse_req_t request) {
-  return SessionOf(request).filesystem().blocks() ? CacheTimes{0, 0} : CacheTimes{};
+  return SessionOf(request).filesystem().owns_names() ? CacheTimes{} : CacheTimes{0, 0};
 }
 
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr) {
@@ -108,8 +108,8 @@ void ReplyError(fuse_req_t request, const Error& error) {
 }
 
 void ReplyInodeError(fuse_req_t request, const Error& error) {
-  const bool has_other_hosts = SessionOf(request).filesystem().blocks();
-  if (error.code != ErrorCode::kNotFound || !has_other_hosts) return ReplyError(request, error);
+  const bool kept_its_name = CacheTimesOf(request).entry_seconds > 0;
+  if (error.code != ErrorCode::kNotFound || kept_its_name) return ReplyError(request, error);
   fuse_reply_err(request, ESTALE);
 }
 

@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coherence/cluster_locks.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
 
@@ -93,7 +92,7 @@ ssize_t Session::WriteReply(int fd, iovec* parts, int count, void* user_data) {
 }
 
 LockKeeper Session::lock_keeper() const {
-  return filesystem_->locks() != nullptr ? LockKeeper::kDaemon : LockKeeper::kKernel;
+  return filesystem_->owns_names() ? LockKeeper::kKernel : LockKeeper::kDaemon;
 }
 
 ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {

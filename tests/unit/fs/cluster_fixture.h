@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster_doubles.h"
+#include "coherence/cluster_locks.h"
 #include "coherence/fenced_store.h"
 #include "fs/attributes.h"
 #include "fs/filesystem.h"
@@ -71,13 +72,15 @@ class Host {
     names_options.remote = true;
     names = std::make_unique<meta::Namespace>(*gate, nullptr, names_options);
     chunks = std::make_unique<TestChunks>(*local, shared_.stores);
+    locks =
+        std::make_unique<coherence::ClusterLocks>(coherence::ClusterLocks::Parts{shared_.store, *fenced, *membership});
     peers = std::make_unique<TestPeers>(shared_.board, membership->self());
   }
   ~Host() { Close(); }
   void Start() {
     FileSystem::Parts parts(*pool, *gate, *engine, *names, *local, shared_.params,
-                            FileSystem::ClusterParts{*membership, *peers, *chunks});
-    parts.served_engine = served_engine;
+                            FileSystem::ClusterParts{*membership, *peers, *chunks, *locks});
+    if (served_engine != nullptr) parts.engines.push_back(served_engine);
     parts.lacks_copies = [this] { return lacks_copies.load(); };
     auto started = FileSystem::Start(parts, options);
     ASSERT_TRUE(started.ok()) << started.error().message;
@@ -86,6 +89,7 @@ class Host {
   void Close() {
     if (fs) static_cast<void>(fs->Stop());
     fs.reset();
+    locks.reset();
     membership.reset();
     // Its chunks can be read still, as those of a node that is up again.
   }
@@ -265,6 +269,7 @@ class Host {
   std::unique_ptr<meta::Namespace> names;
   std::unique_ptr<TestChunks> chunks;
   std::unique_ptr<TestPeers> peers;
+  std::unique_ptr<coherence::ClusterLocks> locks;
   std::unique_ptr<FileSystem> fs;
 };
 
