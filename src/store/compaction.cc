@@ -1,18 +1,13 @@
-// Compaction: copies what is live in a segment to the open one, points the index there, frees the segment.
-//
-// The order that keeps a crash harmless: the copies are synced, then the index entries change, then the engine is
-// synced, then the files are freed. Until the last step both places hold the chunk.
+#include "store/compaction.h"
+
 #include <algorithm>
 #include <cassert>
 #include <map>
-#include <thread>
+#include <optional>
 
-#include "base/clock.h"
-#include "base/context.h"
 #include "base/failpoint.h"
 #include "chunking/digest.h"
 #include "store/segment_scanner.h"
-#include "store/store_impl.h"
 
 namespace cairnfs::store {
 namespace {
@@ -42,17 +37,11 @@ uint64_t FindExtentEnd(std::span<const ChunkIndex::Entry> entries) {
 
 }  // namespace
 
-// Copies whose index entries still name the old place, and segments that are empty once these entries change.
-struct LocalChunkStore::Impl::Batch {
-  std::vector<ChunkIndex::Move> moves;
-  std::vector<SegmentId> emptied;
-  uint64_t bytes = 0;
-  uint64_t bytes_max = 0;
-  Clock::time_point throttled_until = Clock::Now();
-};
+bool IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min) {
+  return static_cast<double>(waste_bytes) > dead_share_min * static_cast<double>(total_bytes);
+}
 
-Status LocalChunkStore::Impl::CompactAll(const Context& context, std::vector<SegmentPtr> chosen, SegmentUses& uses,
-                                         const SweepOptions& options, SweepProgress& progress) {
+Status Compaction::Run(std::vector<SegmentPtr> chosen, SegmentUses uses) {
   // Segments without live bytes come first: they give room without taking any, and on a full disk the others need it.
   auto live_bytes = [&](const SegmentPtr& segment) { return uses[segment->header.id.value].live_bytes; };
   std::stable_sort(chosen.begin(), chosen.end(),
@@ -64,88 +53,85 @@ Status LocalChunkStore::Impl::CompactAll(const Context& context, std::vector<Seg
     while (end < chosen.size() && (end == begin || entries < kEntriesPerGroupMax)) {
       entries += uses[chosen[end++]->header.id.value].live_count;
     }
-    CAIRNFS_ASSIGN_OR_RETURN(Victims victims, CollectEntries(std::span(chosen).subspan(begin, end - begin)));
+    const std::span group = std::span(chosen).subspan(begin, end - begin);
+    CAIRNFS_ASSIGN_OR_RETURN(NamedSegments segments, CollectEntries(at_.index, group));
     for (size_t i = begin; i < end; ++i) chosen[i] = nullptr;  // or the files could not be freed
-    std::erase_if(victims, [&](const Victim& victim) { return !IsWorthMoving(victim, options.dead_share_min); });
-    CAIRNFS_RETURN_IF_ERROR(CompactGroup(context, victims, options, progress));
+    std::erase_if(segments, [this](const NamedSegment& segment) { return !IsWorthMoving(segment); });
+    CAIRNFS_RETURN_IF_ERROR(MoveAll(segments));
     begin = end;
   }
   return {};
 }
 
-Result<LocalChunkStore::Impl::Victims> LocalChunkStore::Impl::CollectEntries(std::span<const SegmentPtr> segments) {
-  Victims victims;
+Result<NamedSegments> CollectEntries(ChunkIndex& index, std::span<const SegmentPtr> segments) {
+  NamedSegments named;
   std::map<uint64_t, size_t> by_id;
   for (const SegmentPtr& segment : segments) {
-    by_id.emplace(segment->header.id.value, victims.size());
-    victims.push_back({segment, {}});
+    by_id.emplace(segment->header.id.value, named.size());
+    named.push_back({segment, {}});
   }
-  ChunkIndex::View view = index_.TakeView();
+  ChunkIndex::View view = index.TakeView();
   std::string after;
   for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index_.ReadEntries(view.snapshot.get(), &after, 4096));
+    CAIRNFS_ASSIGN_OR_RETURN(auto entries, index.ReadEntries(view.snapshot.get(), &after, 4096));
     if (entries.empty()) break;
     for (const ChunkIndex::Entry& entry : entries) {
       auto found = by_id.find(entry.location.segment.value);
-      if (found != by_id.end()) victims[found->second].entries.push_back(entry);
+      if (found != by_id.end()) named[found->second].entries.push_back(entry);
     }
   }
-  for (Victim& victim : victims) {
-    std::sort(victim.entries.begin(), victim.entries.end(),
+  for (NamedSegment& segment : named) {
+    std::sort(segment.entries.begin(), segment.entries.end(),
               [](const auto& a, const auto& b) { return a.location.offset < b.location.offset; });
   }
-  return victims;
+  return named;
 }
 
 // `uses` says nothing of a segment that was filled since the sweep began: all in it may be live.
-bool LocalChunkStore::Impl::IsWorthMoving(const Victim& victim, double dead_share_min) {
-  if (victim.entries.empty() || victim.segment->header_damaged) return true;
+bool Compaction::IsWorthMoving(const NamedSegment& segment) const {
+  if (segment.entries.empty() || segment.segment->header_damaged) return true;
   uint64_t live = 0;
-  for (const ChunkIndex::Entry& entry : victim.entries) live += RecordBytes(entry.location.stored_bytes);
-  const uint64_t taken = victim.segment->used_end.load();
-  return IsWasteful(taken - std::min(taken, live), taken, dead_share_min);
+  for (const ChunkIndex::Entry& entry : segment.entries) live += RecordBytes(entry.location.stored_bytes);
+  const uint64_t taken = segment.segment->used_end.load();
+  return IsWasteful(taken - std::min(taken, live), taken, order_.options.dead_share_min);
 }
 
-Status LocalChunkStore::Impl::CompactGroup(const Context& context, Victims& victims, const SweepOptions& options,
-                                           SweepProgress& progress) {
-  Batch batch;
-  batch.bytes_max = options_.segment_bytes;
+Status Compaction::MoveAll(NamedSegments& segments) {
   Status status;
-  for (Victim& victim : victims) {
-    if (context.Expired()) {
+  for (NamedSegment& segment : segments) {
+    if (order_.context.Expired()) {
       status = MakeError(ErrorCode::kInterrupted, "the collection was stopped");
       break;
     }
-    if (!victim.entries.empty() && batch.moves.empty() && !batch.emptied.empty()) {
-      CAIRNFS_RETURN_IF_ERROR(FinishBatch(batch, progress));  // gives room before any is taken
+    if (!segment.entries.empty() && moves_.empty() && !emptied_.empty()) {
+      CAIRNFS_RETURN_IF_ERROR(FinishBatch());  // gives room before any is taken
     }
-    status = CopyVictim(context, victim, options, progress, batch);
-    if (!status.ok() && status.error().code == ErrorCode::kNoSpace && !batch.emptied.empty()) {
-      CAIRNFS_RETURN_IF_ERROR(FinishBatch(batch, progress));
-      std::erase_if(victim.entries, [this](const ChunkIndex::Entry& entry) { return !StillNamed(entry); });
-      status = CopyVictim(context, victim, options, progress, batch);
+    status = Copy(segment);
+    if (!status.ok() && status.error().code == ErrorCode::kNoSpace && !emptied_.empty()) {
+      CAIRNFS_RETURN_IF_ERROR(FinishBatch());
+      std::erase_if(segment.entries, [this](const ChunkIndex::Entry& entry) { return !StillNamed(entry); });
+      status = Copy(segment);
     }
     if (!status.ok() && status.error().code == ErrorCode::kCorrupt) {
-      Report(status.error());  // the segment stays as it is; the rest goes on
+      at_.note_damaged(status.error());  // the rest goes on
       status = Status();
     }
-    victim = Victim();
+    segment = NamedSegment();
     if (!status.ok()) break;
-    if (batch.bytes >= batch.bytes_max) CAIRNFS_RETURN_IF_ERROR(FinishBatch(batch, progress));
+    if (bytes_ >= at_.batch_bytes) CAIRNFS_RETURN_IF_ERROR(FinishBatch());
   }
-  CAIRNFS_RETURN_IF_ERROR(FinishBatch(batch, progress));
+  CAIRNFS_RETURN_IF_ERROR(FinishBatch());
   return status;
 }
 
 // kCorrupt: some of it is damaged or cannot be read. The sound chunks move, the others stay where they are. kExhausted:
 // its file cannot be opened now, which says nothing about the chunks.
-Status LocalChunkStore::Impl::CopyVictim(const Context& context, Victim& victim, const SweepOptions& options,
-                                         SweepProgress& progress, Batch& batch) {
-  auto file = segments_.FileOf(*victim.segment);
+Status Compaction::Copy(const NamedSegment& segment) {
+  auto file = at_.segments.FileOf(*segment.segment);
   if (!file.ok() && file.error().code == ErrorCode::kExhausted) return file.error();
   if (!file.ok()) return MakeError(ErrorCode::kCorrupt, file.error().message);
-  FileWindow window(**file, victim.entries.empty() ? kPageBytes : kReadBytesMax);
-  const auto& entries = victim.entries;
+  FileWindow window(**file, segment.entries.empty() ? kPageBytes : kReadBytesMax);
+  const auto& entries = segment.entries;
   uint64_t extent_end = 0;
   std::optional<Error> damage;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -153,27 +139,25 @@ Status LocalChunkStore::Impl::CopyVictim(const Context& context, Victim& victim,
     uint64_t end = location.data_offset() + location.stored_bytes;
     if (end > extent_end) extent_end = FindExtentEnd(std::span(entries).subspan(i));
     auto record = window.Load(location.offset, end - location.offset, extent_end);
-    Status copied = CopyChunk(context, entries[i], record, options, progress, batch);
+    Status copied = CopyChunk(entries[i], record);
     if (copied.ok()) continue;
     if (copied.error().code != ErrorCode::kCorrupt) return copied;
     if (!StillNamed(entries[i])) continue;  // it was put again meanwhile
-    index_.NoteDamaged(entries[i].digest, location);
-    damage = copied.error().WithContext(victim.segment->name());
+    at_.index.NoteDamaged(entries[i].digest, location);
+    damage = copied.error().WithContext(segment.segment->name());
   }
   if (damage) return *damage;
-  batch.emptied.push_back(victim.segment->header.id);
-  if (!entries.empty()) ++progress.segments_compacted;
+  emptied_.push_back(segment.segment->header.id);
+  if (!entries.empty()) ++order_.progress.segments_compacted;
   return {};
 }
 
-bool LocalChunkStore::Impl::StillNamed(const ChunkIndex::Entry& entry) {
-  auto found = index_.FindInEngine(entry.digest);
+bool Compaction::StillNamed(const ChunkIndex::Entry& entry) {
+  auto found = at_.index.FindInEngine(entry.digest);
   return !found.ok() || (found->has_value() && **found == entry.location);
 }
 
-Status LocalChunkStore::Impl::CopyChunk(const Context& context, const ChunkIndex::Entry& entry,
-                                        const Result<ByteSpan>& record, const SweepOptions& options,
-                                        SweepProgress& progress, Batch& batch) {
+Status Compaction::CopyChunk(const ChunkIndex::Entry& entry, const Result<ByteSpan>& record) {
   const Location& from = entry.location;
   const std::string where = "chunk " + entry.digest.ToHex() + " at offset " + std::to_string(from.offset) + ": ";
   if (!record.ok()) return MakeError(ErrorCode::kCorrupt, where + record.error().message);
@@ -182,41 +166,41 @@ Status LocalChunkStore::Impl::CopyChunk(const Context& context, const ChunkIndex
     return MakeError(ErrorCode::kCorrupt, where + "the bytes do not match the digest");
   }
   io::Slice slice{io::BufferRef(), data.data(), data.size()};
-  CAIRNFS_ASSIGN_OR_RETURN(auto appended, writer_.Append(entry.digest, std::span(&slice, 1), data.size(),
-                                                         SegmentWriter::Purpose::kCompaction));
-  batch.moves.push_back({entry.digest, from, appended.location, std::move(appended.segment)});
-  batch.bytes += data.size();
-  progress.bytes_moved += data.size();
-  if (options.bytes_per_second_max > 0) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto appended, at_.writer.Append(entry.digest, std::span(&slice, 1), data.size(),
+                                                            SegmentWriter::Purpose::kCompaction));
+  moves_.push_back({entry.digest, from, appended.location, std::move(appended.segment)});
+  bytes_ += data.size();
+  order_.progress.bytes_moved += data.size();
+  if (order_.options.bytes_per_second_max > 0) {
     auto now = Clock::Now();
     auto share = std::chrono::duration<double>(static_cast<double>(data.size()) /
-                                               static_cast<double>(options.bytes_per_second_max));
-    batch.throttled_until = std::max(batch.throttled_until, now - std::chrono::milliseconds(20)) +
-                            std::chrono::duration_cast<Clock::duration>(share);
-    static_cast<void>(context.Sleep(batch.throttled_until - Clock::Now()));  // it looks for a stop itself
+                                               static_cast<double>(order_.options.bytes_per_second_max));
+    throttled_until_ = std::max(throttled_until_, now - std::chrono::milliseconds(20)) +
+                       std::chrono::duration_cast<Clock::duration>(share);
+    static_cast<void>(order_.context.Sleep(throttled_until_ - Clock::Now()));  // it looks for a stop itself
   }
   return {};
 }
 
-Status LocalChunkStore::Impl::FinishBatch(Batch& batch, SweepProgress& progress) {
-  if (!batch.moves.empty()) {
+Status Compaction::FinishBatch() {
+  if (!moves_.empty()) {
     compaction_copied.Pass();
-    Status status = compaction_sync.PassOrSkip() ? Status() : Sync();
-    if (status.ok()) status = index_.MoveEntries(batch.moves, kv::SyncedIf(batch.emptied.empty()));
+    Status status = compaction_sync.PassOrSkip() ? Status() : at_.sync();
+    if (status.ok()) status = at_.index.MoveEntries(moves_, kv::SyncedIf(emptied_.empty()));
     // Copies whose entry did not move are dead from the start.
-    for (const ChunkIndex::Move& move : batch.moves) move.target->unindexed.fetch_sub(1);
-    batch.moves.clear();
-    batch.bytes = 0;
+    for (const ChunkIndex::Move& move : moves_) move.target->unindexed.fetch_sub(1);
+    moves_.clear();
+    bytes_ = 0;
     CAIRNFS_RETURN_IF_ERROR(status);
   }
-  if (!batch.emptied.empty()) {
+  if (!emptied_.empty()) {
     const bool is_skipped = compaction_index_sync.PassOrSkip();
-    CAIRNFS_RETURN_IF_ERROR(index_.ForgetSegments(batch.emptied, kv::SyncedIf(!is_skipped)));
+    CAIRNFS_RETURN_IF_ERROR(at_.index.ForgetSegments(emptied_, kv::SyncedIf(!is_skipped)));
     compaction_index_updated.Pass();
-    for (SegmentId id : batch.emptied) segments_.Free(id);
-    progress.segments_freed += batch.emptied.size();
+    for (SegmentId id : emptied_) at_.segments.Free(id);
+    order_.progress.segments_freed += emptied_.size();
   }
-  batch.emptied.clear();
+  emptied_.clear();
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "store/chunk_cache.h"
 #include "store/chunk_index.h"
 #include "store/chunk_reader.h"
+#include "store/compaction.h"
 #include "store/failure.h"
 #include "store/journal.h"
 #include "store/local_chunk_store.h"
@@ -55,12 +56,6 @@ class LocalChunkStore::Impl {
   // False for a chunk of an unusable segment.
   Result<bool> Has(const Digest& digest);
 
-  struct SegmentUse {
-    uint64_t live_bytes = 0;  // of records that the index names, headers included
-    uint64_t live_count = 0;
-  };
-  using SegmentUses = std::map<uint64_t, SegmentUse>;
-
   // First, because the parts below wake the background thread until they are gone.
   Mutex maintenance_mutex_;
   CondVar maintenance_changed_;
@@ -96,59 +91,10 @@ class LocalChunkStore::Impl {
   void GiveBackLater(SegmentPtr segment);
   void GiveBackTails();
 
-  // open.cc
-  Status AddSegment(SegmentId id);
-  Result<SegmentPtr> MakeFromHeader(io::File& file, SegmentId id, std::optional<Generation> generation,
-                                    uint64_t file_bytes);
-  Status AddUnlessDamaged(SegmentId id);
-  void DiscardUnnamed(SegmentPtr segment, uint64_t file_bytes);
-  Status CheckNamedSegments();
-  Result<uint64_t> FindEnd(io::File& file, const SegmentHeader& header, bool is_named);
-  Result<uint64_t> FindNamedEnd(const SegmentHeader& header);
-
   // sweep.cc
   Status DeleteDead(const Context& context, const LiveTest& live, SweepProgress& progress, SegmentUses* uses);
   void SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min);
   std::vector<SegmentPtr> ChooseForCompaction(const SegmentUses& uses, double dead_share_min);
-  static bool IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min);
-
-  // compaction.cc
-  struct Victim {
-    SegmentPtr segment;
-    std::vector<ChunkIndex::Entry> entries;  // that name it, by offset
-  };
-  using Victims = std::vector<Victim>;
-  struct Batch;
-  Status CompactAll(const Context& context, std::vector<SegmentPtr> chosen, SegmentUses& uses,
-                    const SweepOptions& options, SweepProgress& progress);
-  // The index entries that name the segments.
-  Result<Victims> CollectEntries(std::span<const SegmentPtr> segments);
-  static bool IsWorthMoving(const Victim& victim, double dead_share_min);
-  Status CompactGroup(const Context& context, Victims& victims, const SweepOptions& options, SweepProgress& progress);
-  Status CopyVictim(const Context& context, Victim& victim, const SweepOptions& options, SweepProgress& progress,
-                    Batch& batch);
-  Status CopyChunk(const Context& context, const ChunkIndex::Entry& entry, const Result<ByteSpan>& record,
-                   const SweepOptions& options, SweepProgress& progress, Batch& batch);
-  // The engine says so too; a copy that is only pending might be lost, so it does not count.
-  bool StillNamed(const ChunkIndex::Entry& entry);
-  Status FinishBatch(Batch& batch, SweepProgress& progress);
-
-  // check.cc
-  using Reporter = std::function<void(const CheckProblem&)>;
-  Status CheckSegment(const Context& context, Victim& victim, const Reporter& report,
-                      std::atomic<uint64_t>& bytes_read);
-  // Fills in, for each segment that is a key, the chunks that the index names in it.
-  Status CollectChunks(const ChunkIndex::View& view, std::map<uint64_t, std::vector<Digest>>& chunks);
-  void NoteDamaged(const ChunkIndex::Entry& entry);
-  // True when the index still has the entry: so what is wrong there is damage, not a chunk that moved.
-  bool StillThere(const ChunkIndex::Entry& entry);
-  Status ReportMissing(const SegmentUses& uses, const ChunkIndex::View& view, const Reporter& report);
-  Status ReportUnnamed(const Reporter& report);
-
-  // While opening, once a segment needs it.
-  std::optional<ChunkIndex::SegmentEnds> segment_ends_;
-  std::optional<Error> header_error_;  // while opening: the first of a header that could not be read
-  bool any_header_read_ = false;
 
   std::atomic<uint64_t> new_bytes_total_{0}, known_bytes_total_{0};
 

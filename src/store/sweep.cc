@@ -6,6 +6,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "store/compaction.h"
 #include "store/store_impl.h"
 
 namespace cairnfs::store {
@@ -20,10 +21,6 @@ constexpr uint64_t kSmallWasteBytesMax = kMiB;
 
 }  // namespace
 
-bool LocalChunkStore::Impl::IsWasteful(uint64_t waste_bytes, uint64_t total_bytes, double dead_share_min) {
-  return static_cast<double>(waste_bytes) > dead_share_min * static_cast<double>(total_bytes);
-}
-
 Status LocalChunkStore::Impl::Sweep(const Context& context, const LiveTest& live, const SweepOptions& options,
                                     SweepProgress& progress) {
   assert(index_.IsRecording());
@@ -34,7 +31,14 @@ Status LocalChunkStore::Impl::Sweep(const Context& context, const LiveTest& live
   SealOpenIfWasteful(uses, options.dead_share_min);
   // What the segments to be freed were named by must be in the engine.
   CAIRNFS_RETURN_IF_ERROR(Sync());
-  Status compacted = CompactAll(context, ChooseForCompaction(uses, options.dead_share_min), uses, options, progress);
+  Compaction compaction({.index = index_,
+                         .segments = segments_,
+                         .writer = writer_,
+                         .sync = [this] { return Sync(); },
+                         .note_damaged = [this](const Error& error) { Report(error); },
+                         .batch_bytes = options_.segment_bytes},
+                        {context, options, progress});
+  Status compacted = compaction.Run(ChooseForCompaction(uses, options.dead_share_min), uses);
   AwaitMaintenance();  // so that the space is there when the collection says that it is done
   return compacted;
 }
