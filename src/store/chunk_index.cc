@@ -42,49 +42,28 @@ Status ChunkIndex::Load() {
 
 // --- putting -----------------------------------------------------------------------------------------------------
 
-void ChunkIndex::WaitWhileDying(Shard& shard, const Digest& digest) {
-  while (shard.dying.contains(digest)) shard.changed.Wait(shard.mutex);
-}
-
-void ChunkIndex::DropPin(Shard& shard, const Digest& digest) {
-  auto pin = shard.pins.find(digest);
-  if (pin == shard.pins.end()) return;
-  if (--pin->second == 0) shard.pins.erase(pin);
-}
-
-void ChunkIndex::PinAndRecord(Shard& shard, const Digest& digest) {
-  ++shard.pins[digest];
-  if (shard.recording) shard.recorded.insert(digest);
-}
-
-bool ChunkIndex::IsDamaged(const Shard& shard, const Digest& digest, const Location& location) {
-  if (shard.damaged.empty()) return false;
-  auto found = shard.damaged.find(digest);
-  return found != shard.damaged.end() && found->second == location;
-}
-
 Result<ChunkIndex::Claim> ChunkIndex::ClaimForPut(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
+  ChunkMarks& marks = MarksOf(digest);
   {
-    MutexLock lock(shard.mutex);
+    MutexLock lock(marks.mutex);
     for (;;) {
-      WaitWhileDying(shard, digest);
-      auto found = shard.pending.find(digest);
-      if (found == shard.pending.end()) break;
-      Pending& pending = found->second;
+      marks.WaitWhileDying(digest);
+      auto found = marks.pending.find(digest);
+      if (found == marks.pending.end()) break;
+      ChunkMarks::Pending& pending = found->second;
       if (pending.putting) {
-        shard.changed.Wait(shard.mutex);
+        marks.changed.Wait(marks.mutex);
         continue;
       }
-      if (!IsDamaged(shard, digest, pending.location)) {
-        PinAndRecord(shard, digest);
+      if (!marks.IsDamaged(digest, pending.location)) {
+        marks.PinAndRecord(digest);
         return Claim::kKnown;
       }
       pending.putting = true;
       pending.replaced_bytes = pending.location.raw_bytes;
       return Claim::kMustStore;
     }
-    shard.pending[digest].putting = true;
+    marks.pending[digest].putting = true;
   }
   auto found = FindInEngine(digest);
   if (found.ok() && !found->has_value()) return Claim::kMustStore;
@@ -98,59 +77,59 @@ Result<ChunkIndex::Claim> ChunkIndex::ClaimForPut(const Digest& digest) {
     }
     return Claim::kMustStore;
   }
-  MutexLock lock(shard.mutex);
-  if (found.ok() && IsDamaged(shard, digest, **found)) {
+  MutexLock lock(marks.mutex);
+  if (found.ok() && marks.IsDamaged(digest, **found)) {
     // The entry stays until that of the new copy takes its place. A pending chunk is never collected.
-    shard.pending[digest].replaced_bytes = (*found)->raw_bytes;
+    marks.pending[digest].replaced_bytes = (*found)->raw_bytes;
     return Claim::kMustStore;
   }
-  shard.pending.erase(digest);
-  shard.changed.NotifyAll();
+  marks.pending.erase(digest);
+  marks.changed.NotifyAll();
   if (!found.ok()) return found.error();
-  PinAndRecord(shard, digest);
+  marks.PinAndRecord(digest);
   return Claim::kKnown;
 }
 
 void ChunkIndex::Stored(UnindexedChunk chunk) {
-  Shard& shard = ShardOf(chunk.digest);
+  ChunkMarks& marks = MarksOf(chunk.digest);
   pending_bytes_.fetch_add(chunk.location.raw_bytes, std::memory_order_relaxed);
-  MutexLock lock(shard.mutex);
-  Pending& pending = shard.pending[chunk.digest];
+  MutexLock lock(marks.mutex);
+  ChunkMarks::Pending& pending = marks.pending[chunk.digest];
   chunk.replaced_bytes = pending.replaced_bytes;
   chunk_count_.fetch_add(chunk.replaced_bytes ? 0 : 1, std::memory_order_relaxed);
   unique_bytes_.fetch_add(uint64_t{chunk.location.raw_bytes} - chunk.replaced_bytes.value_or(0),
                           std::memory_order_relaxed);
   pending = {.putting = false, .stored = true, .location = chunk.location, .replaced_bytes = std::nullopt};
-  shard.damaged.erase(chunk.digest);
-  PinAndRecord(shard, chunk.digest);
+  marks.damaged.erase(chunk.digest);
+  marks.PinAndRecord(chunk.digest);
   {
     // Before anybody can learn that the chunk is known, because their sync must cover it.
     MutexLock unindexed_lock(unindexed_mutex_);
     unindexed_.push_back(std::move(chunk));
   }
-  shard.changed.NotifyAll();
+  marks.changed.NotifyAll();
 }
 
 void ChunkIndex::Abandon(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
-  MutexLock lock(shard.mutex);
-  Pending& pending = shard.pending[digest];
+  ChunkMarks& marks = MarksOf(digest);
+  MutexLock lock(marks.mutex);
+  ChunkMarks::Pending& pending = marks.pending[digest];
   pending.putting = false;
   pending.replaced_bytes.reset();
-  if (!pending.stored) shard.pending.erase(digest);
-  shard.changed.NotifyAll();
+  if (!pending.stored) marks.pending.erase(digest);
+  marks.changed.NotifyAll();
 }
 
 void ChunkIndex::NoteDamaged(const Digest& digest, const Location& location) {
-  Shard& shard = ShardOf(digest);
-  MutexLock lock(shard.mutex);
-  if (shard.damaged.size() < kDamagedPerShardMax || shard.damaged.contains(digest)) shard.damaged[digest] = location;
+  ChunkMarks& marks = MarksOf(digest);
+  MutexLock lock(marks.mutex);
+  marks.NoteDamaged(digest, location);
 }
 
 bool ChunkIndex::IsKnownDamaged(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
-  MutexLock lock(shard.mutex);
-  return shard.damaged.contains(digest);
+  ChunkMarks& marks = MarksOf(digest);
+  MutexLock lock(marks.mutex);
+  return marks.damaged.contains(digest);
 }
 
 // --- looking up --------------------------------------------------------------------------------------------------
@@ -164,22 +143,22 @@ Result<std::optional<Location>> ChunkIndex::FindInEngine(const Digest& digest) {
 }
 
 Result<std::optional<Location>> ChunkIndex::Find(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
+  ChunkMarks& marks = MarksOf(digest);
   {
-    MutexLock lock(shard.mutex);
-    auto found = shard.pending.find(digest);
-    if (found != shard.pending.end() && found->second.stored) return std::optional<Location>{found->second.location};
+    MutexLock lock(marks.mutex);
+    auto found = marks.pending.find(digest);
+    if (found != marks.pending.end() && found->second.stored) return std::optional<Location>{found->second.location};
   }
   // A chunk is in the engine before it stops being pending.
   return FindInEngine(digest);
 }
 
 Result<bool> ChunkIndex::PinIfPresent(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
+  ChunkMarks& marks = MarksOf(digest);
   {
-    MutexLock lock(shard.mutex);
-    WaitWhileDying(shard, digest);
-    PinAndRecord(shard, digest);
+    MutexLock lock(marks.mutex);
+    marks.WaitWhileDying(digest);
+    marks.PinAndRecord(digest);
   }
   auto found = Find(digest);
   if (found.ok() && found->has_value()) return true;
@@ -189,17 +168,17 @@ Result<bool> ChunkIndex::PinIfPresent(const Digest& digest) {
 }
 
 void ChunkIndex::Unpin(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
-  MutexLock lock(shard.mutex);
-  DropPin(shard, digest);
+  ChunkMarks& marks = MarksOf(digest);
+  MutexLock lock(marks.mutex);
+  marks.DropPin(digest);
 }
 
 Result<bool> ChunkIndex::Has(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
+  ChunkMarks& marks = MarksOf(digest);
   {
-    MutexLock lock(shard.mutex);
-    WaitWhileDying(shard, digest);
-    if (shard.recording) shard.recorded.insert(digest);
+    MutexLock lock(marks.mutex);
+    marks.WaitWhileDying(digest);
+    marks.Record(digest);
   }
   CAIRNFS_ASSIGN_OR_RETURN(auto found, Find(digest));
   return found.has_value();
@@ -216,8 +195,6 @@ void ChunkIndex::PutBackUnindexed(std::vector<UnindexedChunk> chunks) {
   MutexLock lock(unindexed_mutex_);
   unindexed_.insert(unindexed_.begin(), std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
 }
-
-std::string ChunkIndex::CountersValue() { return EncodeCounters(counters_); }
 
 void ChunkIndex::AddSegmentKey(const SegmentPtr& segment, std::vector<kv::EngineWrite>* writes,
                                std::vector<uint64_t>* added) {
@@ -247,16 +224,6 @@ Status ChunkIndex::WriteEntries(std::vector<UnindexedChunk>& chunks, const Tail&
   return status;
 }
 
-// The chunk is in the engine. If its copy is damaged, a new copy may be pending already, or about to be put.
-void ChunkIndex::ForgetPending(Shard& shard, const UnindexedChunk& chunk) {
-  auto found = shard.pending.find(chunk.digest);
-  if (found == shard.pending.end()) return;
-  Pending& pending = found->second;
-  if (!pending.stored || pending.location != chunk.location) return;
-  pending.stored = false;
-  if (!pending.putting) shard.pending.erase(found);
-}
-
 Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks, std::vector<kv::EngineWrite> writes) {
   writes.reserve(writes.size() + chunks.size() + 2);
   std::vector<uint64_t> added;
@@ -269,7 +236,7 @@ Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks, std::vecto
     counters_.chunk_count += chunk.replaced_bytes ? 0 : 1;
     counters_.unique_bytes += uint64_t{chunk.location.raw_bytes} - chunk.replaced_bytes.value_or(0);
   }
-  writes.push_back({std::string(kCountersKey), CountersValue()});
+  writes.push_back({std::string(kCountersKey), EncodeCounters(counters_)});
   Status status = engine_.Write(writes, kv::WriteMode::kUnsynced);
   if (!status.ok()) {
     counters_ = before;
@@ -278,9 +245,9 @@ Status ChunkIndex::WriteBatch(std::span<const UnindexedChunk> chunks, std::vecto
   }
   for (const UnindexedChunk& chunk : chunks) {
     chunk.segment->unindexed.fetch_sub(1);
-    Shard& shard = ShardOf(chunk.digest);
-    MutexLock lock(shard.mutex);
-    ForgetPending(shard, chunk);
+    ChunkMarks& marks = MarksOf(chunk.digest);
+    MutexLock lock(marks.mutex);
+    marks.ForgetPending(chunk.digest, chunk.location);
   }
   pending_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   return {};

@@ -21,12 +21,12 @@
 #include <set>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/thread_annotations.h"
 #include "kv/engine.h"
 #include "store/chunk_index_format.h"
+#include "store/chunk_marks.h"
 #include "store/segment.h"
 
 namespace cairnfs::store {
@@ -125,32 +125,8 @@ class ChunkIndex {
   uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  struct Pending {
-    bool putting = false;  // by some thread
-    bool stored = false;   // at `location`; while it is being put again, the damaged copy
-    Location location;
-    std::optional<uint32_t> replaced_bytes;
-  };
-  struct Shard {
-    Mutex mutex;
-    CondVar changed;
-    std::unordered_map<Digest, Pending, DigestHash> pending GUARDED_BY(mutex);
-    std::unordered_map<Digest, uint32_t, DigestHash> pins GUARDED_BY(mutex);
-    std::unordered_set<Digest, DigestHash> recorded GUARDED_BY(mutex);
-    std::unordered_set<Digest, DigestHash> dying GUARDED_BY(mutex);
-    std::unordered_map<Digest, Location, DigestHash> damaged GUARDED_BY(mutex);
-    bool recording GUARDED_BY(mutex) = false;
-  };
   static constexpr size_t kShardCount = 64;
-  static constexpr size_t kDamagedPerShardMax = 1024;
-  Shard& ShardOf(const Digest& digest) { return shards_[static_cast<uint8_t>(digest.bytes[31]) % kShardCount]; }
-  static void WaitWhileDying(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
-  static void DropPin(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
-  static void PinAndRecord(Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
-  static bool IsDamaged(const Shard& shard, const Digest& digest, const Location& location) REQUIRES_LOCK(shard.mutex);
-  static bool IsInUse(const Shard& shard, const Digest& digest) REQUIRES_LOCK(shard.mutex);
-  static void ForgetPending(Shard& shard, const UnindexedChunk& chunk) REQUIRES_LOCK(shard.mutex);
-  std::string CountersValue() REQUIRES_LOCK(write_mutex_);
+  ChunkMarks& MarksOf(const Digest& digest) { return marks_[static_cast<uint8_t>(digest.bytes[31]) % kShardCount]; }
   Status WriteBatch(std::span<const UnindexedChunk> chunks, std::vector<kv::EngineWrite> writes)
       REQUIRES_LOCK(write_mutex_);
   void AddSegmentKey(const SegmentPtr& segment, std::vector<kv::EngineWrite>* writes, std::vector<uint64_t>* added)
@@ -159,7 +135,7 @@ class ChunkIndex {
   kv::KvEngine& engine_;
   IndexCounters loaded_;
   std::unordered_map<uint64_t, Generation> loaded_segments_;
-  std::array<Shard, kShardCount> shards_;
+  std::array<ChunkMarks, kShardCount> marks_;
   std::atomic<uint64_t> chunk_count_{0}, unique_bytes_{0}, pending_bytes_{0};
   std::atomic<bool> unreadable_noted_{false};  // that an entry cannot be read is in the log
 

@@ -6,33 +6,33 @@
 namespace cairnfs::store {
 
 void ChunkIndex::BeginRecording() {
-  for (Shard& shard : shards_) {
-    MutexLock lock(shard.mutex);
-    shard.recording = true;
-    shard.recorded.clear();
-    for (const auto& [digest, count] : shard.pins) shard.recorded.insert(digest);
+  for (ChunkMarks& marks : marks_) {
+    MutexLock lock(marks.mutex);
+    marks.recording = true;
+    marks.recorded.clear();
+    for (const auto& [digest, count] : marks.pins) marks.recorded.insert(digest);
     // A put that is under way pins its chunk later, and is recorded then.
   }
 }
 
 bool ChunkIndex::IsRecording() {
-  MutexLock lock(shards_[0].mutex);
-  return shards_[0].recording;
+  MutexLock lock(marks_[0].mutex);
+  return marks_[0].recording;
 }
 
 bool ChunkIndex::HasPins() {
-  return std::any_of(shards_.begin(), shards_.end(), [](Shard& shard) {
-    MutexLock lock(shard.mutex);
-    return !shard.pins.empty();
+  return std::any_of(marks_.begin(), marks_.end(), [](ChunkMarks& marks) {
+    MutexLock lock(marks.mutex);
+    return !marks.pins.empty();
   });
 }
 
 void ChunkIndex::EndRecording() {
-  for (Shard& shard : shards_) {
+  for (ChunkMarks& marks : marks_) {
     std::unordered_set<Digest, DigestHash> dropped;
-    MutexLock lock(shard.mutex);
-    shard.recording = false;
-    dropped.swap(shard.recorded);
+    MutexLock lock(marks.mutex);
+    marks.recording = false;
+    dropped.swap(marks.recorded);
   }
 }
 
@@ -63,23 +63,19 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::ReadEntries(const kv::EngineS
   return entries;
 }
 
-bool ChunkIndex::IsInUse(const Shard& shard, const Digest& digest) {
-  return shard.pending.contains(digest) || shard.pins.contains(digest) || shard.recorded.contains(digest);
-}
-
 bool ChunkIndex::IsInUse(const Digest& digest) {
-  Shard& shard = ShardOf(digest);
-  MutexLock lock(shard.mutex);
-  return IsInUse(shard, digest);
+  ChunkMarks& marks = MarksOf(digest);
+  MutexLock lock(marks.mutex);
+  return marks.IsInUse(digest);
 }
 
 Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vector<Entry>& entries) {
   std::vector<Entry> deleted;
   for (const Entry& entry : entries) {
-    Shard& shard = ShardOf(entry.digest);
-    MutexLock lock(shard.mutex);
-    if (IsInUse(shard, entry.digest)) continue;
-    shard.dying.insert(entry.digest);
+    ChunkMarks& marks = MarksOf(entry.digest);
+    MutexLock lock(marks.mutex);
+    if (marks.IsInUse(entry.digest)) continue;
+    marks.dying.insert(entry.digest);
     deleted.push_back(entry);
   }
   if (deleted.empty()) return deleted;
@@ -93,7 +89,7 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vecto
       counters_.chunk_count -= std::min<uint64_t>(counters_.chunk_count, 1);
       counters_.unique_bytes -= std::min<uint64_t>(counters_.unique_bytes, entry.location.raw_bytes);
     }
-    writes.push_back({std::string(kCountersKey), CountersValue()});
+    writes.push_back({std::string(kCountersKey), EncodeCounters(counters_)});
     status = engine_.Write(writes, kv::WriteMode::kUnsynced);
     if (!status.ok()) counters_ = before;
   }
@@ -102,11 +98,11 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vecto
       chunk_count_.fetch_sub(1, std::memory_order_relaxed);
       unique_bytes_.fetch_sub(entry.location.raw_bytes, std::memory_order_relaxed);
     }
-    Shard& shard = ShardOf(entry.digest);
-    MutexLock lock(shard.mutex);
-    shard.dying.erase(entry.digest);
-    if (status.ok()) shard.damaged.erase(entry.digest);
-    shard.changed.NotifyAll();
+    ChunkMarks& marks = MarksOf(entry.digest);
+    MutexLock lock(marks.mutex);
+    marks.dying.erase(entry.digest);
+    if (status.ok()) marks.damaged.erase(entry.digest);
+    marks.changed.NotifyAll();
   }
   if (!status.ok()) return status.error().WithContext("deleting from the chunk index");
   return deleted;
@@ -132,7 +128,7 @@ Status ChunkIndex::MoveEntries(std::vector<Move>& moves, kv::WriteMode mode) {
     AddSegmentKey(move.target, &writes, &added);
     writes.push_back({ChunkKey(move.digest), EncodeLocation(move.to)});
   }
-  writes.push_back({std::string(kCountersKey), CountersValue()});
+  writes.push_back({std::string(kCountersKey), EncodeCounters(counters_)});
   Status status = engine_.Write(writes, mode);
   if (!status.ok()) {
     take_back();
@@ -145,7 +141,7 @@ Status ChunkIndex::ForgetSegments(std::span<const SegmentId> ids, kv::WriteMode 
   MutexLock lock(write_mutex_);
   std::vector<kv::EngineWrite> writes;
   for (SegmentId id : ids) writes.push_back({SegmentKey(id), std::nullopt});
-  writes.push_back({std::string(kCountersKey), CountersValue()});
+  writes.push_back({std::string(kCountersKey), EncodeCounters(counters_)});
   CAIRNFS_RETURN_IF_ERROR(engine_.Write(writes, mode));
   for (SegmentId id : ids) named_segments_.erase(id.value);
   return {};
