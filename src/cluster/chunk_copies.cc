@@ -46,16 +46,17 @@ bool Situation::IsFullEverywhere() const {
 }
 
 ChunkCopies::ChunkCopies(const Digest& digest, size_t size, Put put)
-    : ChunkIdentity(digest, size, put.at),
+    : ChunkIdentity(digest, size, put.at, Origin::kHere),
       bytes_(std::move(put.bytes)),
-      local_(put.has_room ? Local::kAbsent : Local::kNoRoom),
-      has_room_(put.has_room) {}
+      local_(put.has_room ? Local::kAbsent : Local::kNoRoom) {
+  if (put.has_room) OnReserved();
+}
 
 ChunkCopies::ChunkCopies(const Digest& digest, size_t size, Clock::time_point at)
-    : ChunkIdentity(digest, size, at), is_covered_(true) {}
+    : ChunkIdentity(digest, size, at, Origin::kElsewhere) {}
 
 ChunkCopies::ChunkCopies(const Digest& digest, size_t size, const NodeId& self, Repair repair)
-    : ChunkIdentity(digest, size, repair.at),
+    : ChunkIdentity(digest, size, repair.at, Origin::kHere),
       bytes_(std::move(repair.bytes)),
       state_(State::kConfirming),
       local_(repair.is_here ? Local::kStored : Local::kAbsent),
@@ -81,7 +82,7 @@ ChunkCopies::Actions ChunkCopies::OnHomeAnswer(const Situation& situation, const
     state_ = State::kWaiting;
     return {.ask_again = home_};
   }
-  if (!answer.is_known() && !is_covered_) return Replicate(situation);
+  if (!answer.is_known() && !is_covered()) return Replicate(situation);
   const bool counts_here = is_here && local_ != Local::kBeingStored;
   if (counts_here) local_ = Local::kStored;
   listed_ = answer.holders;
@@ -119,7 +120,7 @@ ChunkCopies::Actions ChunkCopies::OnConfirmed(const Situation& situation, const 
   if (confirmation == Confirmation::kHasItNot) std::erase(listed_, peer.node);
   if (confirmation == Confirmation::kHasIt && situation.Counts(peer)) AddOnce(holders_, peer.node);
   if (!confirming_.empty()) return {};
-  return CountCopies() >= CountWanted(situation) ? Complete(situation) : Replicate(situation);
+  return CountCopies() >= situation.CopiesWanted(domain_copies_) ? Complete(situation) : Replicate(situation);
 }
 
 ChunkCopies::Actions ChunkCopies::OnSent(const Situation& situation, const PeerSession& peer, SendResult result) {
@@ -163,8 +164,8 @@ ChunkCopies::Actions ChunkCopies::OnLoadFailed(const Situation& situation, const
   const bool was_to_be_stored = node == situation.self;
   if (was_to_be_stored || (is_damaged && local_ == Local::kStored)) local_ = Local::kAbsent;
   if (!bytes_.empty()) return Advance(situation);  // a Put has brought them meanwhile
-  const char* what = is_covered_ ? " was put on another node or before, and cannot be read to be copied"
-                                 : " was put and cannot be read back to be sent to other nodes; save it once more";
+  const char* what = is_covered() ? " was put on another node or before, and cannot be read to be copied"
+                                  : " was put and cannot be read back to be sent to other nodes; save it once more";
   failure_ = error.WithContext("chunk " + digest().ToHex() + what);
   load_again_at_ = situation.now + kLoadAgainAfter;
   return Advance(situation);
@@ -180,20 +181,20 @@ ChunkCopies::Actions ChunkCopies::OnSessionsLost(const Situation& situation, con
 // Of one that was only covered the bytes may be nowhere else, for all that this node knows.
 void ChunkCopies::OnPutAgain(std::vector<io::Slice> bytes) {
   assert(NeedsBytes());
-  is_covered_ = false;
+  OnPut();
   OnLoaded(std::move(bytes));
 }
 
 ChunkCopies::Actions ChunkCopies::Retry(const Situation& situation, bool is_pinned) {
   assert(is_under_replicated());
-  if ((failure_ || is_covered_) && !is_pinned) return Abandon(situation);
+  if ((failure_ || is_covered()) && !is_pinned) return Abandon(situation);
   // Of a file that was removed before there was room, say: everything that is saved here would wait for it for good.
   const bool is_unneeded = sequence() != 0 && !is_referenced() && !is_pinned;
   if (is_unneeded && situation.IsFullEverywhere()) {
     return CountCopies() > 0 ? Complete(situation) : Abandon(situation);
   }
   // There may be room on this node again. What was dropped from memory is stored here.
-  const bool has_bytes = !bytes_.empty() || is_covered_;
+  const bool has_bytes = !bytes_.empty() || is_covered();
   if (local_ == Local::kNoRoom && has_bytes && !situation.store_fails) local_ = Local::kAbsent;
   return Advance(situation);
 }
@@ -205,7 +206,7 @@ ChunkCopies::Actions ChunkCopies::StoreHere() {
 }
 
 bool ChunkCopies::DropBytes() {
-  const bool can_be_read = local_ == Local::kStored || (is_covered_ && local_ != Local::kBeingStored);
+  const bool can_be_read = local_ == Local::kStored || (is_covered() && local_ != Local::kBeingStored);
   if (!can_be_read || state_ != State::kReplicating) return false;
   bytes_.clear();
   return true;
@@ -260,7 +261,7 @@ ChunkCopies::Actions ChunkCopies::Replicate(const Situation& situation) {
 // Whether it has come to its end, and what is to be done else.
 ChunkCopies::Actions ChunkCopies::Advance(const Situation& situation) {
   if (state_ != State::kReplicating) return {};
-  if (CountCopies() >= CountWanted(situation)) return Complete(situation);
+  if (CountCopies() >= situation.CopiesWanted(domain_copies_)) return Complete(situation);
   Actions actions;
   const bool waits_to_load = failure_ && situation.now < load_again_at_;
   if (!waits_to_load) {
@@ -283,7 +284,7 @@ ChunkCopies::Actions ChunkCopies::Advance(const Situation& situation) {
 // Until there are enough, this node first.
 void ChunkCopies::ChooseTargets(const Situation& situation, Actions& actions) {
   const size_t count = ExpectedHolders(situation).size();
-  if (count >= CountWanted(situation)) return;
+  if (count >= situation.CopiesWanted(domain_copies_)) return;
   const NodeInfo* self = situation.reachable->Find(situation.self);
   const bool is_wanted_here = local_ == Local::kAbsent && !bytes_.empty() && count < situation.copies;
   if (is_wanted_here && self != nullptr && self->weight > 0 && !self->full) {
@@ -299,7 +300,7 @@ void ChunkCopies::ChooseTargets(const Situation& situation, Actions& actions) {
 
 // What was only covered is stored here where no other node can take it. False: not now.
 bool ChunkCopies::StartLoading(const Situation& situation, Actions& actions) {
-  if (!is_covered_ || !bytes_.empty() || local_ != Local::kAbsent) return false;
+  if (!is_covered() || !bytes_.empty() || local_ != Local::kAbsent) return false;
   const NodeInfo* self = situation.reachable->Find(situation.self);
   if (self == nullptr || !self->takes_chunks() || !situation.may_load) return false;
   local_ = Local::kBeingStored;
@@ -335,7 +336,7 @@ ChunkCopies::Actions ChunkCopies::Complete(const Situation& situation) {
   }
   if (CountCopies() < situation.copies) {
     Finish(Outcome::kUnderReplicated);
-  } else if (CountCopies() < CountWanted(situation)) {
+  } else if (CountCopies() < situation.CopiesWanted(domain_copies_)) {
     Finish(Outcome::kInFewDomains);
   } else {
     Finish(are_unconfirmed_ ? Outcome::kUnconfirmed : Outcome::kReplicated);

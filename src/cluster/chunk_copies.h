@@ -10,6 +10,7 @@
 // tries it again.
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 #include <memory>
 #include <optional>
@@ -44,16 +45,21 @@ struct Situation {
   bool Counts(const PeerSession& peer) const {
     return peer.session != 0 && SessionOf(peer.node).session == peer.session;
   }
-  size_t CountTaking() const;     // nodes that take chunks
+  size_t CountTaking() const;  // nodes that take chunks
+  size_t CopiesWanted(size_t domain_copies) const { return std::max(copies, domain_copies); }
   size_t CopiesNeeded() const;    // `copies`; fewer, but `min_replicas`, where fewer nodes take chunks
   bool IsFullEverywhere() const;  // enough nodes are up, and for want of room too few of them take chunks
 };
 
-// What a chunk is, and whether a Sync waits for it.
+// What a chunk is, who waits for it, and whether it has room reserved on this node's disk.
 class ChunkIdentity {
  public:
-  ChunkIdentity(const Digest& digest, size_t size, Clock::time_point put_at)
-      : digest_(digest), size_(size), put_at_(put_at) {}
+  enum class Origin {
+    kHere,       // its bytes were put on this node, or lie here
+    kElsewhere,  // it is only covered: its bytes are read where they lie
+  };
+  ChunkIdentity(const Digest& digest, size_t size, Clock::time_point put_at, Origin origin)
+      : digest_(digest), size_(size), put_at_(put_at), is_covered_(origin == Origin::kElsewhere) {}
   const Digest& digest() const { return digest_; }
   size_t size() const { return size_; }
   Clock::time_point put_at() const { return put_at_; }
@@ -65,11 +71,20 @@ class ChunkIdentity {
   }
   bool is_referenced() const { return is_referenced_; }  // by a record, whether it has a pin or not
   void OnReferenced() { is_referenced_ = true; }
+  bool is_covered() const { return is_covered_; }
+  bool WasPut() const { return sequence_ != 0 && !is_covered_; }
+  bool TakeReservation() { return std::exchange(has_room_, false); }
+
+ protected:
+  void OnPut() { is_covered_ = false; }
+  void OnReserved() { has_room_ = true; }
 
  private:
   const Digest digest_;
   const size_t size_;
   const Clock::time_point put_at_;
+  bool is_covered_;
+  bool has_room_ = false;
   uint64_t sequence_ = 0;
   bool is_referenced_ = false;
 };
@@ -138,7 +153,7 @@ class ChunkCopies : public ChunkIdentity {
   // What these nodes acknowledged counts no more.
   Actions OnSessionsLost(const Situation& situation, const std::vector<NodeId>& nodes);
   // It was put once more. REQUIRES: NeedsBytes(), or nothing is to be done.
-  bool NeedsBytes() const { return !is_done() && (failure_ || is_covered_); }
+  bool NeedsBytes() const { return !is_done() && (failure_ || is_covered()); }
   void OnPutAgain(std::vector<io::Slice> bytes);
   // REQUIRES: is_under_replicated().
   Actions Retry(const Situation& situation, bool is_pinned);
@@ -147,15 +162,11 @@ class ChunkCopies : public ChunkIdentity {
   // True: its bytes have left memory, and can be read again.
   bool DropBytes();
 
-  bool TakeReservation() { return std::exchange(has_room_, false); }
-
   State state() const { return state_; }
   Local local() const { return local_; }
   bool is_done() const { return state_ == State::kDone; }
   bool is_under_replicated() const { return is_under_replicated_; }
   Clock::time_point under_replicated_since() const { return *under_replicated_since_; }  // for the first time
-  bool is_covered() const { return is_covered_; }
-  bool WasPut() const { return sequence() != 0 && !is_covered_; }
   const std::vector<io::Slice>& bytes() const { return bytes_; }
   const std::optional<Error>& failure() const { return failure_; }  // its bytes are not in memory and cannot be read
   const Holders& announced() const { return announced_; }
@@ -172,7 +183,6 @@ class ChunkCopies : public ChunkIdentity {
 
  private:
   size_t CountCopies() const { return holders_.size() + (local_ == Local::kStored ? 1 : 0); }
-  size_t CountWanted(const Situation& situation) const { return std::max(situation.copies, domain_copies_); }
   Holders ExpectedHolders(const Situation& situation) const;
   std::vector<NodeId> OtherTargets(const Situation& situation) const;
   Actions Ask(const Situation& situation);
@@ -189,8 +199,6 @@ class ChunkCopies : public ChunkIdentity {
   std::vector<io::Slice> bytes_;  // empty: to be read where they lie
   State state_ = State::kAsking;
   Local local_ = Local::kAbsent;
-  bool has_room_ = false;
-  bool is_covered_ = false;
   NodeId home_;                    // that was asked
   Holders holders_;                // other nodes that have it durably
   bool are_unconfirmed_ = false;   // some of `holders_` are known by a list alone

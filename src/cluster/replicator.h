@@ -29,6 +29,12 @@
 
 namespace cairnfs::cluster {
 
+struct SyncCall {
+  Context context;
+  Clock::time_point begun_at;
+  std::stop_token store_ended;  // nothing can be published any more
+};
+
 class Replicator {
  public:
   struct Parts {  // all outlive it, and the queues run nothing of its once it is closed
@@ -117,13 +123,8 @@ class Replicator {
   enum class Turn { kAll, kSome };
   void RetryUnderReplicated(Turn turn) EXCLUDES_LOCK(mutex_);
 
-  struct SyncCall {
-    Context context;
-    Clock::time_point begun_at;
-  };
   Status WaitUntil(const SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached)
       REQUIRES_LOCK(mutex_);
-  Status CheckSync(const SyncCall& call, const SyncPoint& point) REQUIRES_LOCK(mutex_);  // whether to wait on
   Status AwaitPoint(const SyncCall& call, SyncPoint& point) EXCLUDES_LOCK(mutex_);
 
   const Parts parts_;

@@ -7,14 +7,11 @@ namespace {
 constexpr std::chrono::milliseconds kLookInterval{100};
 constexpr std::chrono::milliseconds kFullPatience{1500};
 
-}  // namespace
-
-Status Replicator::CheckSync(const SyncCall& call, const SyncPoint& point) {
-  if (failure_) return *failure_;
+// Whether to wait on.
+Status CheckSync(const SyncCall& call, const SyncPoint& point, const Shortage& shortage) {
   if (auto error = point.UnreadableError()) return *std::move(error);
-  const Shortage shortage{Now(), pending_.awaited().size()};
   const Situation& situation = shortage.situation;
-  if (options_.answers != nullptr && options_.answers->ended().stop_requested()) {
+  if (call.store_ended.stop_requested()) {
     return shortage.ToError("this host is stopping, and the shared metadata does not answer");
   }
   if (call.context.IsStopped()) return MakeError(ErrorCode::kInterrupted, "nobody waits for the copies any more");
@@ -28,10 +25,13 @@ Status Replicator::CheckSync(const SyncCall& call, const SyncPoint& point) {
   return is_short ? shortage.ToError("no space") : Status();
 }
 
+}  // namespace
+
 Status Replicator::WaitUntil(const SyncCall& call, const SyncPoint& point, const std::function<bool()>& is_reached) {
   for (;;) {
     if (is_reached()) return {};
-    CAIRNFS_RETURN_IF_ERROR(CheckSync(call, point));
+    if (failure_) return *failure_;
+    CAIRNFS_RETURN_IF_ERROR(CheckSync(call, point, {Now(), pending_.awaited().size()}));
     // Time alone makes a point short, and a failure is told by no chunk.
     static_cast<void>(call.context.WithTimeout(kLookInterval).Wait(mutex_, changed_, is_reached));
   }
@@ -62,7 +62,8 @@ Status Replicator::AwaitPoint(const SyncCall& call, SyncPoint& point) {
 
 Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoint::Scope scope,
                                                 SyncPoint::Unreadable unreadable) {
-  const SyncCall call{context.WithTimeout(options_.sync_wait_max), Clock::Now()};
+  const SyncCall call{context.WithTimeout(options_.sync_wait_max), Clock::Now(),
+                      options_.answers ? options_.answers->ended() : std::stop_token()};
   std::optional<SyncPoint> point;
   {
     MutexLock lock(mutex_);
