@@ -1,14 +1,10 @@
 #include "client/crew.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <cassert>
 #include <exception>
-#include <new>
-#include <system_error>
 
+#include "base/start_thread.h"
 #include "client/errors.h"
 
 namespace cairnfs::client {
@@ -47,7 +43,8 @@ Result<std::unique_ptr<Crew>> Crew::Start(unsigned threads, FirstError& errors) 
   std::unique_ptr<Crew> crew(new Crew(errors));
   crew->threads_.reserve(threads);
   for (unsigned i = 0; i < threads; i++) {
-    auto started = StartThread([crew = crew.get(), i] { crew->Run(i); });
+    auto started = StartThread(
+        "bytes that are moved", [crew = crew.get(), i] { crew->Run(i); }, ErrorCode::kExhausted);
     if (!started.ok()) {
       if (crew->threads_.empty()) return started.error();
       break;
@@ -96,22 +93,6 @@ void Crew::Run(unsigned number) {
     task.pending->Done();
     lock.Lock();
   }
-}
-
-Result<std::thread> StartThread(std::function<void()> run) {
-  Result<std::thread> result = MakeError(ErrorCode::kExhausted, "the system lets no more threads start");
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    result = std::thread(std::move(run));
-  } catch (const std::system_error&) {
-  } catch (const std::bad_alloc&) {
-    result = NoMemory("a new thread");
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return result;
 }
 
 unsigned ThreadsOf(uint32_t asked) {

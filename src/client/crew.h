@@ -74,10 +74,6 @@ class Crew {
   std::vector<std::thread> threads_;
 };
 
-// A thread of the library: no signal of the process is handled on it, so that SIGXFSZ of a file that grows past its
-// limit does not end the process. kExhausted.
-Result<std::thread> StartThread(std::function<void()> run);
-
 // How many threads to start where the caller asked for `asked`; 0: four, or fewer on a smaller machine.
 unsigned ThreadsOf(uint32_t asked);
 

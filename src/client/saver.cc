@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/machine_limits.h"
+#include "base/start_thread.h"
 #include "client/errors.h"
 
 namespace cairnfs::client {
@@ -121,10 +122,11 @@ Result<std::shared_ptr<SaveOutcome>> Saver::Start(const cairnfs_save_request& re
   CAIRNFS_RETURN_IF_ERROR(BeginDevices(layout, request.base != nullptr));
   auto job = std::make_shared<SaveJob>(std::move(layout), std::move(options),
                                        SaveParts{ring_, scratch_, sides_, fingerprints_}, outcome);
-  auto started = StartThread([this, job] {
+  auto run = [this, job] {
     SaveJob::Ending ending = job->Run();
     if (ending.is_saved) fingerprints_ = std::move(ending.fingerprints);
-  });
+  };
+  auto started = StartThread("a save", std::move(run), ErrorCode::kExhausted);
   if (!started.ok()) return started.error();
   job_ = std::move(*started);
   beginning.HasBegun();

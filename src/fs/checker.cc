@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "base/answer.h"
+#include "base/start_thread.h"
 #include "fs/check_files.h"
 #include "fs/check_names.h"
 #include "fs/findings.h"
 #include "fs/paths.h"
-#include "kv/start_thread.h"
 
 namespace cairnfs::fs {
 
@@ -23,7 +23,7 @@ void Checker::Request(const Context& context, Done<CheckReport> done) {
       refused = MakeError(ErrorCode::kBusy, "a check runs already; one at a time");
     } else {
       if (thread_.joinable()) thread_.join();  // it has given its answer, or is about to
-      auto started = kv::StartThread("the check", [this, context, done] { Run(context, done); });
+      auto started = StartThread("the check", [this, context, done] { Run(context, done); });
       if (started.ok()) {
         thread_ = *std::move(started);
         running_ = true;

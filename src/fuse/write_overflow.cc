@@ -3,16 +3,16 @@
 #include <cassert>
 #include <cstring>
 
+#include "base/start_thread.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
-#include "kv/start_thread.h"
 
 namespace cairnfs::fuse {
 
 WriteOverflow::~WriteOverflow() { Stop(); }
 
 Status WriteOverflow::Start() {
-  CAIRNFS_ASSIGN_OR_RETURN(thread_, kv::StartThread("writes that wait for memory", [this] { Run(); }));
+  CAIRNFS_ASSIGN_OR_RETURN(thread_, StartThread("writes that wait for memory", [this] { Run(); }));
   return {};
 }
 

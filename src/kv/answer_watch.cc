@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "kv/start_thread.h"
+#include "base/start_thread.h"
 
 namespace cairnfs::kv {
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/context.h"
-#include "kv/start_thread.h"
+#include "base/start_thread.h"
 
 namespace cairnfs::kv {
 namespace {

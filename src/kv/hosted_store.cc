@@ -4,9 +4,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "kv/hosted_batch.h"
 #include "kv/local_store_format.h"
-#include "kv/start_thread.h"
 
 namespace cairnfs::kv {
 namespace {

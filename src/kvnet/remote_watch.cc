@@ -1,13 +1,13 @@
 #include "kvnet/remote_watch.h"
 
-#include "kv/start_thread.h"
+#include "base/start_thread.h"
 
 namespace cairnfs::kvnet {
 
 Result<std::unique_ptr<kv::KvWatch>> RemoteWatch::Start(const kv::RetryOptions& options, uint64_t after,
                                                         Follow follow) {
   std::unique_ptr<RemoteWatch> watch(new RemoteWatch(options, after, std::move(follow)));
-  CAIRNFS_ASSIGN_OR_RETURN(watch->thread_, kv::StartThread("a watch", [watch = watch.get()] { watch->Run(); }));
+  CAIRNFS_ASSIGN_OR_RETURN(watch->thread_, StartThread("a watch", [watch = watch.get()] { watch->Run(); }));
   return std::unique_ptr<kv::KvWatch>(std::move(watch));
 }
 
