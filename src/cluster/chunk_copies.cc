@@ -163,7 +163,7 @@ ChunkCopies::Actions ChunkCopies::OnLoadFailed(const Situation& situation, const
   const bool is_damaged = error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound;
   const bool was_to_be_stored = node == situation.self;
   if (was_to_be_stored || (is_damaged && local_ == Local::kStored)) local_ = Local::kAbsent;
-  if (!bytes_.empty()) return Advance(situation);  // a Put has brought them meanwhile
+  if (!bytes_.empty()) return Advance(situation);  // they came with a Put meanwhile
   const char* what = is_covered() ? " was put on another node or before, and cannot be read to be copied"
                                   : " was put and cannot be read back to be sent to other nodes; save it once more";
   failure_ = error.WithContext("chunk " + digest().ToHex() + what);

@@ -130,40 +130,40 @@ bool ClusterLocks::AwaitsRelease(const Request& request) const {
 }
 
 void ClusterLocks::ForgetAll() {
-  Told told;
+  Answers answers;
   {
     MutexLock lock(mutex_);
     ++epoch_;
     changed_.NotifyAll();
     stalled_.clear();
     for (auto& [inode, state] : inodes_) {
-      state.locks.Forget(LocksLost(), told);
+      state.locks.Forget(LocksLost(), answers);
       state.ends_watch = true;
       Wake(inode, state);
     }
   }
-  Tell(told);
+  Send(answers);
 }
 
 void ClusterLocks::EndWaits() {
   ending_.request_stop();  // first: who begins to wait from here on sees it
-  Told told;
+  Answers answers;
   {
     MutexLock lock(mutex_);
     for (auto& [inode, state] : inodes_) {
-      state.locks.EndWaits(LockAnswer{Outcome::kInterrupted, {}}, told);
+      state.locks.EndWaits(LockAnswer{Outcome::kInterrupted, {}}, answers);
       Wake(inode, state);
     }
   }
-  Tell(told);
+  Send(answers);
 }
 
 Error ClusterLocks::LocksLost() {
   return MakeError(ErrorCode::kStale, "the host lost its session, and its locks with it");
 }
 
-void ClusterLocks::Tell(Told& told) {
-  for (auto& [done, answer] : told) {
+void ClusterLocks::Send(Answers& answers) {
+  for (auto& [done, answer] : answers) {
     if (done) done(std::move(answer));
   }
 }

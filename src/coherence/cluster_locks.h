@@ -113,7 +113,7 @@ class ClusterLocks {
 
  private:
   using Operation = LockOperation;
-  using Told = InodeLocks::Told;
+  using Answers = InodeLocks::Answers;
   struct Inode {
     explicit Inode(const cluster::NodeId& self) : locks(self) {}
     InodeLocks locks;
@@ -132,7 +132,7 @@ class ClusterLocks {
   // Whether a lock that `matches` may be held here or in the record, or something is going on.
   bool MayHold(InodeId inode, const std::function<bool(const FileLock&)>& matches) const REQUIRES_LOCK(mutex_);
   bool ClosesCycle(const InodeLocks& locks, const FileLock& wanted) REQUIRES_LOCK(mutex_);
-  static void Tell(Told& told);
+  static void Send(Answers& answers);
   static Error LocksLost();  // kStale: with the session
 
   // cluster_locks_store.cc: the task of an inode, which works until there is nothing to do.

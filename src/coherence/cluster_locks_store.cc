@@ -47,14 +47,14 @@ void ClusterLocks::Serve(InodeId inode) {
 }
 
 LockWork ClusterLocks::NextWork(InodeId inode, nanoseconds late, uint64_t& epoch) {
-  Told told;
+  Answers answers;
   LockWork work;
   {
     MutexLock lock(mutex_);
     Inode& state = StateOf(inode);
     const auto closes_cycle = [this, &state](const FileLock& wanted)
                                   REQUIRES_LOCK(mutex_) { return ClosesCycle(state.locks, wanted); };
-    work = state.locks.Next({context_.IsStopped(), late, closes_cycle}, told);
+    work = state.locks.Next({context_.IsStopped(), late, closes_cycle}, answers);
     epoch = epoch_;
     if (state.locks.waits()) {
       waited_in_.insert(inode);
@@ -67,7 +67,7 @@ LockWork ClusterLocks::NextWork(InodeId inode, nanoseconds late, uint64_t& epoch
       if (is_empty && state.watch == nullptr) inodes_.erase(inode);
     }
   }
-  Tell(told);
+  Send(answers);
   return work;
 }
 
@@ -98,15 +98,15 @@ void ClusterLocks::Read(InodeId inode, uint64_t epoch, const LockWork& work) {
     if (!Pause(epoch, failures++)) break;
     records = parts_.fenced.Range({}, begin, end, 0);
   }
-  Told told;
+  Answers answers;
   {
     MutexLock lock(mutex_);
     if (epoch_ != epoch) return;
     Inode& state = StateOf(inode);
-    state.locks.NoteRead(work, records, told);
+    state.locks.NoteRead(work, records, answers);
     if (state.locks.is_stalled()) RetryLater(inode, records.ok() ? Error() : records.error());
   }
-  Tell(told);
+  Send(answers);
 }
 
 Status ClusterLocks::TryCommit(InodeId inode, uint64_t epoch, const LockWork& work) {
@@ -140,23 +140,23 @@ Status ClusterLocks::TryCommit(InodeId inode, uint64_t epoch, const LockWork& wo
 
 void ClusterLocks::Commit(InodeId inode, uint64_t epoch, LockWork& work) {
   const Status status = TryCommit(inode, epoch, work);
-  Told told;
+  Answers answers;
   {
     MutexLock lock(mutex_);
     if (epoch_ != epoch) {
       if (auto& lost = work.operation) {
-        told.emplace_back(std::move(lost->done), InodeLocks::AnswerWithout(*lost, LocksLost()));
+        answers.emplace_back(std::move(lost->done), InodeLocks::AnswerWithout(*lost, LocksLost()));
       }
     } else if (InodeLocks& locks = StateOf(inode).locks; status.ok()) {
       const bool was_stalled = locks.is_stalled();
-      locks.NoteCommitted(work, told);
+      locks.NoteCommitted(work, answers);
       if (was_stalled) WakeStalled(stalled_.size());
     } else {
-      locks.NoteRefused(work, status.error(), told);
+      locks.NoteRefused(work, status.error(), answers);
       if (locks.is_stalled()) RetryLater(inode, status.error());
     }
   }
-  Tell(told);
+  Send(answers);
 }
 
 // --- what the store refused ---

@@ -19,17 +19,17 @@ constexpr nanoseconds kReleaseGraceMax = std::chrono::milliseconds(100);
 
 // --- what is next ---
 
-LockWork InodeLocks::Next(const Now& now, Told& told) {
+LockWork InodeLocks::Next(const Now& now, Answers& answers) {
   while (!stalled_ && !must_read_) {
     const auto first = std::find_if(waiting_.begin(), waiting_.end(), [&](const LockOperation& wait) {
       return known_.Conflict(wait.lock) == nullptr && !known_.MustLetPass(wait.lock, wait.since);
     });
     if (first == waiting_.end()) break;
-    if (std::optional<LockWork> work = Take(*first, first->ticket, told)) return *std::move(work);
+    if (std::optional<LockWork> work = Take(*first, first->ticket, answers)) return *std::move(work);
   }
   while (is_asked()) {
     if (must_read_ && Looks()) return Read();  // what frees is written without a look
-    if (std::optional<LockWork> work = Begin(now, told)) return *std::move(work);
+    if (std::optional<LockWork> work = Begin(now, answers)) return *std::move(work);
   }
   if (must_read_ && waits() && !stalled_) return Read();
   return behind_ && !stalled_ ? Write() : LockWork();
@@ -41,14 +41,14 @@ bool InodeLocks::Looks() const {
   return kind == Kind::kTry || kind == Kind::kWait || kind == Kind::kTest;
 }
 
-std::optional<LockWork> InodeLocks::Begin(const Now& now, Told& told) {
+std::optional<LockWork> InodeLocks::Begin(const Now& now, Answers& answers) {
   LockOperation& operation = queue_.front();
   const FileLock& lock = operation.lock;
   switch (operation.kind) {
     case Kind::kTry:
-    case Kind::kWait: return BeginLock(now, told);
-    case Kind::kUnlock: behind_ |= known_.own.Unset(lock.owner, lock.start, lock.last); return End({}, told);
-    case Kind::kReleaseHandle: behind_ |= known_.own.UnsetHandle(lock.handle); return End({}, told);
+    case Kind::kWait: return BeginLock(now, answers);
+    case Kind::kUnlock: behind_ |= known_.own.Unset(lock.owner, lock.start, lock.last); return End({}, answers);
+    case Kind::kReleaseHandle: behind_ |= known_.own.UnsetHandle(lock.handle); return End({}, answers);
     case Kind::kCancel: {
       const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                       [&](const LockOperation& wait) { return wait.ticket == operation.ticket; });
@@ -57,26 +57,26 @@ std::optional<LockWork> InodeLocks::Begin(const Now& now, Told& told) {
         waiting_.erase(found);
         behind_ = true;
       }
-      return End({LockOutcome::kInterrupted, {}}, told);
+      return End({LockOutcome::kInterrupted, {}}, answers);
     }
     case Kind::kTest: {
       if (!is_fresh_) return Read();
       LockAnswer answer;
       if (const FileLock* holder = known_.Conflict(lock)) answer.holder = *holder;
-      told.emplace_back(TakeFirst().done, answer);
+      answers.emplace_back(TakeFirst().done, answer);
       return std::nullopt;
     }
   }
   return std::nullopt;
 }
 
-std::optional<LockWork> InodeLocks::BeginLock(const Now& now, Told& told) {
+std::optional<LockWork> InodeLocks::BeginLock(const Now& now, Answers& answers) {
   LockOperation& operation = queue_.front();
   const bool may_wait = operation.kind == Kind::kWait;
-  if (may_wait && now.ending) return End({LockOutcome::kInterrupted, {}}, told);
+  if (may_wait && now.ending) return End({LockOutcome::kInterrupted, {}}, answers);
   std::optional<FileLock> holder;
   if (const FileLock* found = known_.Conflict(operation.lock)) holder = *found;
-  if (!holder && !(may_wait && known_.MustLetPass(operation.lock, operation.since))) return Take(operation, 0, told);
+  if (!holder && !(may_wait && known_.MustLetPass(operation.lock, operation.since))) return Take(operation, 0, answers);
   // Who refuses has looked at the others' records, unless the lock in the way is of this host. Who waits has, too: it
   // is told of the changes from there on.
   const bool is_own = holder && holder->owner.node == self_;
@@ -85,7 +85,7 @@ std::optional<LockWork> InodeLocks::BeginLock(const Now& now, Told& told) {
   if (operation.lock.owner.kind == LockKind::kFlock) {
     behind_ |= known_.own.Unset(operation.lock.owner, 0, kLockOffsetMax);
   }
-  if (may_wait) return BeginWait(now, told);
+  if (may_wait) return BeginWait(now, answers);
   if (is_own && (operation.tries == 0 || (operation.tries == 1 && now.late > kReleaseGrace))) {
     LockWork work{Step::kRest};
     work.rest = std::min(operation.tries == 0 ? kReleaseGrace : 10 * now.late, kReleaseGraceMax);
@@ -93,16 +93,16 @@ std::optional<LockWork> InodeLocks::BeginLock(const Now& now, Told& told) {
     queue_.push_back(TakeFirst());
     return work;
   }
-  return End({LockOutcome::kWouldBlock, holder}, told);
+  return End({LockOutcome::kWouldBlock, holder}, answers);
 }
 
-std::optional<LockWork> InodeLocks::BeginWait(const Now& now, Told& told) {
+std::optional<LockWork> InodeLocks::BeginWait(const Now& now, Answers& answers) {
   const FileLock& lock = queue_.front().lock;
-  if (lock.owner.kind == LockKind::kRecord && now.closes_cycle(lock)) return End({LockOutcome::kDeadlock, {}}, told);
+  if (lock.owner.kind == LockKind::kRecord && now.closes_cycle(lock)) return End({LockOutcome::kDeadlock, {}}, answers);
   LockOperation operation = TakeFirst();
   if (held().size() + waiting_.size() >= LockTable::kLocksMax) {
     const Error full = MakeError(ErrorCode::kTooLarge, "too many wait for locks on one file");
-    told.emplace_back(std::move(operation.done), full);
+    answers.emplace_back(std::move(operation.done), full);
     return std::nullopt;
   }
   operation.since = known_.as_of();
@@ -114,10 +114,10 @@ std::optional<LockWork> InodeLocks::BeginWait(const Now& now, Told& told) {
   return work;
 }
 
-std::optional<LockWork> InodeLocks::End(LockAnswer answer, Told& told) {
+std::optional<LockWork> InodeLocks::End(LockAnswer answer, Answers& answers) {
   LockOperation operation = TakeFirst();
   if (!behind_) {
-    told.emplace_back(std::move(operation.done), answer);
+    answers.emplace_back(std::move(operation.done), answer);
     return std::nullopt;
   }
   LockWork work = Write();
@@ -126,13 +126,13 @@ std::optional<LockWork> InodeLocks::End(LockAnswer answer, Told& told) {
   return work;
 }
 
-std::optional<LockWork> InodeLocks::Take(const LockOperation& operation, LockTicket ticket, Told& told) {
+std::optional<LockWork> InodeLocks::Take(const LockOperation& operation, LockTicket ticket, Answers& answers) {
   LockWork work = Write(ticket);
   if (const Status set = work.record.held.Set(operation.lock); !set.ok()) {
     if (ticket == 0) {
-      told.emplace_back(TakeFirst().done, set.error());
+      answers.emplace_back(TakeFirst().done, set.error());
     } else {
-      behind_ |= EndWait(ticket, set.error(), told);
+      behind_ |= EndWait(ticket, set.error(), answers);
     }
     return std::nullopt;
   }
@@ -166,18 +166,18 @@ LockOperation InodeLocks::TakeFirst() {
   return first;
 }
 
-bool InodeLocks::EndWait(LockTicket ticket, Result<LockAnswer> answer, Told& told) {
+bool InodeLocks::EndWait(LockTicket ticket, Result<LockAnswer> answer, Answers& answers) {
   const auto found =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const LockOperation& wait) { return wait.ticket == ticket; });
   if (found == waiting_.end()) return false;
-  told.emplace_back(std::move(found->done), std::move(answer));
+  answers.emplace_back(std::move(found->done), std::move(answer));
   waiting_.erase(found);
   return true;
 }
 
 // --- how it ended ---
 
-void InodeLocks::NoteRead(const LockWork& work, const Result<kv::KvRange>& records, Told& told) {
+void InodeLocks::NoteRead(const LockWork& work, const Result<kv::KvRange>& records, Answers& answers) {
   if (work.losses != losses_) return;  // it may be older than what was lost: once more
   const Status status = records.ok() ? known_.Load(*records) : Status(records.error());
   must_read_ = !status.ok();
@@ -187,30 +187,30 @@ void InodeLocks::NoteRead(const LockWork& work, const Result<kv::KvRange>& recor
     return;  // read once more
   } else if (work.is_for_first && Looks()) {
     LockOperation operation = TakeFirst();
-    told.emplace_back(std::move(operation.done), AnswerWithout(operation, status.error()));
+    answers.emplace_back(std::move(operation.done), AnswerWithout(operation, status.error()));
   } else {
     stalled_ = true;
   }
 }
 
-void InodeLocks::NoteCommitted(LockWork& work, Told& told) {
+void InodeLocks::NoteCommitted(LockWork& work, Answers& answers) {
   known_.own = std::move(work.record.held);
   behind_ = stalled_ = false;
-  if (work.operation) told.emplace_back(std::move(work.operation->done), work.answer);
-  if (work.ticket != 0 && work.takes) EndWait(work.ticket, LockAnswer{}, told);
+  if (work.operation) answers.emplace_back(std::move(work.operation->done), work.answer);
+  if (work.ticket != 0 && work.takes) EndWait(work.ticket, LockAnswer{}, answers);
 }
 
-void InodeLocks::NoteRefused(LockWork& work, const Error& error, Told& told) {
+void InodeLocks::NoteRefused(LockWork& work, const Error& error, Answers& answers) {
   // Another host's record has changed. kNotFound: the lease that the record was to go with has ended.
   if (error.code == ErrorCode::kConflict || error.code == ErrorCode::kNotFound) {
     must_read_ = true;
     if (work.operation) queue_.push_front(*std::move(work.operation));
     return;
   }
-  if (work.operation) told.emplace_back(std::move(work.operation->done), AnswerWithout(*work.operation, error));
+  if (work.operation) answers.emplace_back(std::move(work.operation->done), AnswerWithout(*work.operation, error));
   // Who waits already goes on until there is room.
   const bool goes_on = work.takes && error.code == ErrorCode::kNoSpace;
-  if (work.ticket != 0 && !goes_on) behind_ |= EndWait(work.ticket, error, told);
+  if (work.ticket != 0 && !goes_on) behind_ |= EndWait(work.ticket, error, answers);
   stalled_ = behind_ || waits();
 }
 
@@ -224,15 +224,16 @@ void InodeLocks::NoteChangesLost() {
   losses_++;
 }
 
-void InodeLocks::EndWaits(const Result<LockAnswer>& answer, Told& told) {
-  for (LockOperation& wait : waiting_) told.emplace_back(std::move(wait.done), answer);
+void InodeLocks::EndWaits(const Result<LockAnswer>& answer, Answers& answers) {
+  for (LockOperation& wait : waiting_) answers.emplace_back(std::move(wait.done), answer);
   waiting_.clear();
 }
 
-void InodeLocks::Forget(const Error& why, Told& told) {
-  for (LockOperation& operation : queue_) told.emplace_back(std::move(operation.done), AnswerWithout(operation, why));
+void InodeLocks::Forget(const Error& why, Answers& answers) {
+  for (LockOperation& operation : queue_)
+    answers.emplace_back(std::move(operation.done), AnswerWithout(operation, why));
   queue_.clear();
-  EndWaits(why, told);
+  EndWaits(why, answers);
   known_ = KnownLocks(self_);
   must_read_ = is_fresh_ = behind_ = stalled_ = false;
 }

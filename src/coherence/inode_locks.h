@@ -65,8 +65,8 @@ struct LockWork {
 
 class InodeLocks {
  public:
-  // What is over, to be told when no mutex is held. `done` is called once for each operation.
-  using Told = std::vector<std::pair<LockOperation::Done, Result<LockAnswer>>>;
+  // Of what is over, to be sent when no mutex is held. `done` is called once for each operation.
+  using Answers = std::vector<std::pair<LockOperation::Done, Result<LockAnswer>>>;
   struct Now {
     bool ending = false;               // the mount ends: nobody waits
     std::chrono::nanoseconds late{0};  // how late the last rest ended
@@ -84,12 +84,12 @@ class InodeLocks {
   uint64_t as_of() const { return known_.as_of(); }                       // of the others' records
 
   void Ask(LockOperation operation) { queue_.push_back(std::move(operation)); }
-  LockWork Next(const Now& now, Told& told);
+  LockWork Next(const Now& now, Answers& answers);
 
   // How the work ended. A refusal that is noted may leave it stalled: then it does what is asked for, and no more.
-  void NoteRead(const LockWork& work, const Result<kv::KvRange>& records, Told& told);
-  void NoteCommitted(LockWork& work, Told& told);
-  void NoteRefused(LockWork& work, const Error& error, Told& told);
+  void NoteRead(const LockWork& work, const Result<kv::KvRange>& records, Answers& answers);
+  void NoteCommitted(LockWork& work, Answers& answers);
+  void NoteRefused(LockWork& work, const Error& error, Answers& answers);
   bool is_stalled() const { return stalled_; }
   void GoOn() { stalled_ = false; }
 
@@ -98,26 +98,26 @@ class InodeLocks {
   void NoteChangesLost();
 
   // Ends all waits.
-  void EndWaits(const Result<LockAnswer>& answer, Told& told);
+  void EndWaits(const Result<LockAnswer>& answer, Answers& answers);
   // The session is lost: ends all that is asked for, and holds nothing.
-  void Forget(const Error& why, Told& told);
+  void Forget(const Error& why, Answers& answers);
   // The answer to what could not be done.
   static Result<LockAnswer> AnswerWithout(const LockOperation& operation, const Error& error);
 
  private:
   bool Looks() const;  // whether the first of the queue depends on what other hosts hold
   // For the first of the queue. nullopt: it was answered, or waits.
-  std::optional<LockWork> Begin(const Now& now, Told& told);
-  std::optional<LockWork> BeginLock(const Now& now, Told& told);
-  std::optional<LockWork> BeginWait(const Now& now, Told& told);
+  std::optional<LockWork> Begin(const Now& now, Answers& answers);
+  std::optional<LockWork> BeginLock(const Now& now, Answers& answers);
+  std::optional<LockWork> BeginWait(const Now& now, Answers& answers);
   // Answers the first of the queue, once the record is written where it is behind.
-  std::optional<LockWork> End(LockAnswer answer, Told& told);
+  std::optional<LockWork> End(LockAnswer answer, Answers& answers);
   // A lock for the first of the queue, or for one that waits (`ticket`).
-  std::optional<LockWork> Take(const LockOperation& operation, LockTicket ticket, Told& told);
+  std::optional<LockWork> Take(const LockOperation& operation, LockTicket ticket, Answers& answers);
   LockWork Read() const;
   LockWork Write(LockTicket without = 0) const;  // the record, without one of those that wait
   LockOperation TakeFirst();
-  bool EndWait(LockTicket ticket, Result<LockAnswer> answer, Told& told);
+  bool EndWait(LockTicket ticket, Result<LockAnswer> answer, Answers& answers);
 
   const cluster::NodeId self_;
   KnownLocks known_;

@@ -503,18 +503,18 @@ void DataDirectory::RestoreLock() {
   if (restores_lock_) WriteLock(left_before_.empty() ? "" : left_before_ + "\n");
 }
 
-void DataDirectory::SettleLock(const std::string& text) {
+void DataDirectory::WriteLastLock(const std::string& text) {
   restores_lock_ = false;
   WriteLock(text);
 }
 
-void DataDirectory::SetState(const std::string& state) { SettleLock(fmt::format("{} {}\n", getpid(), state)); }
+void DataDirectory::SetState(const std::string& state) { WriteLastLock(fmt::format("{} {}\n", getpid(), state)); }
 void DataDirectory::MarkFailed(const std::string& why) {
   std::string line = "failed: " + why;
   std::replace(line.begin(), line.end(), '\n', ' ');
-  SettleLock(line + "\n");
+  WriteLastLock(line + "\n");
 }
-void DataDirectory::MarkClean() { SettleLock(""); }
+void DataDirectory::MarkClean() { WriteLastLock(""); }
 
 uint64_t DataDirectory::DiskBytes() const {
   struct statvfs info;

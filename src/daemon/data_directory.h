@@ -89,7 +89,7 @@ class DataDirectory {
   Status CheckOwner() const;
   bool KeepsOwners(uid_t owner) const;
   void WriteLock(const std::string& text);
-  void SettleLock(const std::string& text);
+  void WriteLastLock(const std::string& text);
 
   const std::string path_;
   const int directory_;

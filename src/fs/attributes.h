@@ -18,7 +18,7 @@ class Attributes {
   // In a cluster a new size waits until what was closed on this host before is durable, unless `caller` is killed.
   void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
   // To be called before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
-  bool NoteTold(const meta::Attr& attr) { return at_.privileges.NoteTold(attr); }
+  bool NoteReply(const meta::Attr& attr) { return at_.privileges.NoteReply(attr); }
   // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
   // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
   // to set those, but for the level of a directory of a cluster.

@@ -11,7 +11,7 @@ Status TakeError(const InodePtr& inode, Handle& handle) {
   MutexLock lock(handle.mutex);
   if (handle.error_seen >= inode->error_number || !inode->error) return {};
   handle.error_seen = inode->error_number;
-  inode->error_told = true;
+  inode->error_reported = true;
   return *inode->error;
 }
 
@@ -37,9 +37,9 @@ Status CheckPublished(const InodePtr& inode) {
   MutexLock lock(inode->mutex);
   const Content* content = inode->content.get();
   if (content == nullptr) return {};
-  const bool is_owed = content->changed && (content->must_publish || content->owed);
+  const bool is_unpublished = content->changed && (content->must_publish || content->in_round);
   if (content->lost.empty()) {
-    if (!is_owed) return {};
+    if (!is_unpublished) return {};
     if (content->publish_error) return *content->publish_error;
   }
   if (auto why = content->WhyNotWhole()) return *why;

@@ -17,7 +17,7 @@ Error NoSession() {
   return MakeError(ErrorCode::kUnavailable, "this host has lost its session with the cluster and waits for a new one");
 }
 
-Error Unanswered() {
+Error PublishInDoubt() {
   return MakeError(ErrorCode::kUnavailable, "the metadata does not tell what became of the file's last record");
 }
 
@@ -49,7 +49,7 @@ bool ClusterHost::AwaitSession(const Context& context) {
   return context.Wait(mutex_, session_begun_, [this] { return session() != 0; });
 }
 
-void ClusterHost::OweCopies(std::span<const store::ChunkPin> pins) {
+void ClusterHost::NoteReferenced(std::span<const store::ChunkPin> pins) {
   std::vector<Digest> chunks;
   for (const store::ChunkPin& pin : pins) chunks.push_back(pin.digest());
   parts_.chunks.NoteReferenced(chunks);

@@ -23,7 +23,7 @@ Error SessionLost(std::string_view so);
 // kUnavailable: nothing can begin until there is a session again.
 Error NoSession();
 // kUnavailable: what this host has published of a file is not known while the store does not answer.
-Error Unanswered();
+Error PublishInDoubt();
 
 // Of a commit: it is not known whether it ran, or runs yet. Where the session is gone that does not matter.
 bool IsInDoubt(const Result<uint64_t>& revision);
@@ -57,8 +57,9 @@ class ClusterHost {
   // As its transactions are refused: if it is this host's still, which takes leave of it soon.
   void EndSession(uint64_t session) { session_.compare_exchange_strong(session, 0); }
   Status BeginSession();  // that of the membership; the error of that
-  // Of a file that was published at level `local`: their copies are still to be waited for (ClusterChunkStore::Owe).
-  void OweCopies(std::span<const store::ChunkPin> pins);
+  // Of a file that was published at level `local`: their copies are still to be waited for
+  // (ClusterChunkStore::NoteReferenced).
+  void NoteReferenced(std::span<const store::ChunkPin> pins);
   // Changes when the store is known to have gone back to an older state.
   uint64_t store_state() const { return parts_.membership.stats().went_back_total; }
   // Compares in `transaction` that the session is the one at this revision.

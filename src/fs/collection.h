@@ -28,14 +28,14 @@ class Collection {
   virtual bool running() const = 0;
   virtual std::string last_error() const = 0;  // of the last collection; empty when it went well
   // Gives up a collection that runs, returns once it has ended, and lets none begin until Resume; what is to be
-  // collected is left as LeaveOwed leaves it, and Resume takes it. Nothing to do where that is so already.
+  // collected is left as NoteUncollected leaves it, and Resume takes it. Nothing to do where that is so already.
   virtual cairnfs::Status Hold() = 0;
   virtual cairnfs::Status Resume() = 0;
   virtual void SetRate(uint64_t bytes_per_second_max) = 0;  // of the next one
   // A collection that runs is given up, and none begins any more.
   virtual void Stop() = 0;
   // Writes for the next process what is left to collect; the last round makes it durable. After Stop.
-  virtual cairnfs::Status LeaveOwed() = 0;
+  virtual cairnfs::Status NoteUncollected() = 0;
 };
 
 // Where other hosts name chunks too: this one alone cannot tell which are free.
@@ -58,7 +58,7 @@ class NoCollection final : public Collection {
   cairnfs::Status Resume() override { return {}; }
   void SetRate(uint64_t) override {}
   void Stop() override {}
-  cairnfs::Status LeaveOwed() override { return {}; }
+  cairnfs::Status NoteUncollected() override { return {}; }
 
  private:
   static Error SeveralHosts() {

@@ -57,12 +57,12 @@ bool LiveSet::Contains(const Digest& digest) const {
 }
 
 Collector::Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
-                     uint64_t owed)
+                     uint64_t uncollected)
     : kv_(kv),
       chunks_(chunks),
       rounds_(rounds),
       options_(options),
-      freed_bytes_(owed),
+      freed_bytes_(uncollected),
       last_freed_(Clock::Now()),
       due_since_(last_freed_),
       is_held_(options.read_only),
@@ -80,7 +80,7 @@ cairnfs::Status Collector::Hold() {
     stop_.request_stop();
     while (is_working_) idle_.Wait(mutex_);
   }
-  return WriteOwed();
+  return WriteUncollected();
 }
 
 cairnfs::Status Collector::Resume() {
@@ -90,11 +90,11 @@ cairnfs::Status Collector::Resume() {
   }
   FsOptions options = options_;
   options.read_only = false;
-  CAIRNFS_ASSIGN_OR_RETURN(const uint64_t owed, TakeOwed(kv_, options));
+  CAIRNFS_ASSIGN_OR_RETURN(const uint64_t uncollected, TakeUncollected(kv_, options));
   MutexLock lock(mutex_);
   is_held_ = false;
   if (!stopping_) stop_ = std::stop_source();
-  freed_bytes_ = std::max(freed_bytes_, owed);
+  freed_bytes_ = std::max(freed_bytes_, uncollected);
   last_freed_ = due_since_ = Clock::Now();
   not_before_ = {};
   return {};
@@ -147,7 +147,7 @@ bool Collector::IsDue() const {
   return now - failed_at_ >= kRetryWithRoomAfter && chunks_.DiskFreeBytes() >= *free_bytes_at_failure_ + kMoreRoomBytes;
 }
 
-Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) {
+Result<uint64_t> Collector::TakeUncollected(kv::KvStore& kv, const FsOptions& options) {
   if (!options.collect_by_itself || options.read_only) return 0;
   CAIRNFS_ASSIGN_OR_RETURN(auto left, kv.Get({}, meta::FreedBytesKey()));
   if (left) {
@@ -160,15 +160,15 @@ Result<uint64_t> Collector::TakeOwed(kv::KvStore& kv, const FsOptions& options) 
   return files.entries.empty() ? 0 : options.collect_after_bytes;
 }
 
-cairnfs::Status Collector::LeaveOwed() {
+cairnfs::Status Collector::NoteUncollected() {
   {
     MutexLock lock(mutex_);
     if (is_held_) return {};  // it was left when that began
   }
-  return WriteOwed();
+  return WriteUncollected();
 }
 
-cairnfs::Status Collector::WriteOwed() {
+cairnfs::Status Collector::WriteUncollected() {
   if (!options_.collect_by_itself) return {};  // what was left is there still
   uint64_t bytes = 0;
   {

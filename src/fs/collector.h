@@ -36,15 +36,15 @@ class LiveSet {
 
 class Collector final : public Collection {
  public:
-  // `owed`: bytes freed before that no collection has looked at, of an earlier process; counted as freed now.
+  // `uncollected`: bytes freed before that no collection has looked at, of an earlier process; counted as freed now.
   Collector(kv::KvStore& kv, store::LocalChunkStore& chunks, SyncRounds& rounds, const FsOptions& options,
-            uint64_t owed);
+            uint64_t uncollected);
   ~Collector() override;
 
-  // What an earlier process left to collect, and forgets it: bytes that its LeaveOwed wrote, or as many as make a
+  // What an earlier process left to collect, and forgets it: bytes that its NoteUncollected wrote, or as many as make a
   // collection begin when it was killed and left none.
-  static Result<uint64_t> TakeOwed(kv::KvStore& kv, const FsOptions& options);
-  cairnfs::Status LeaveOwed() override;
+  static Result<uint64_t> TakeUncollected(kv::KvStore& kv, const FsOptions& options);
+  cairnfs::Status NoteUncollected() override;
 
   void NoteFreed(uint64_t bytes) override;
   void NoteNoRoom() override;
@@ -71,7 +71,7 @@ class Collector final : public Collection {
   void AnswerCounts();
   Result<LiveCount> CountOnce();
   Error WhyStopped() const;
-  cairnfs::Status WriteOwed();
+  cairnfs::Status WriteUncollected();
   bool IsDue() const REQUIRES_LOCK(mutex_);
   void NoteFailure(const Error& error, uint64_t freed_before) REQUIRES_LOCK(mutex_);
   cairnfs::Status CollectOnce(const Context& context);

@@ -114,7 +114,7 @@ Status Contents::Change(const FileChange& change) {
       }
       if (inode->changed_state.WaitFor(inode->mutex, kQuietLook)) continue;
       // Chunks that found no space stay in flight until there is some: do not wait with them. Who empties the file,
-      // which is the way out, waits for no more than the round that owes it: that ends, whatever finds no space.
+      // which is the way out, waits for no more than the round that has it: that ends, whatever finds no space.
       const Error* failure = inode->content ? inode->content->Failure() : nullptr;
       if (failure == nullptr || change.empties) continue;
       inode->content->barriers_waiting--;
@@ -181,7 +181,7 @@ void Contents::NoteUnderPages(const InodePtr& inode, uint64_t begin, uint64_t en
   inode->written_under_pages_at = Clock::Now();
 }
 
-// Of pages that were refused, what write(2) has not brought since.
+// Of pages that were refused, what no write(2) has written since.
 void Contents::LosePages(const InodePtr& inode, uint64_t offset, uint64_t length) {
   const uint64_t end = std::max(offset, std::min(offset + length, inode->content->size));
   ForgetOldWrites(inode);

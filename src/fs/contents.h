@@ -55,7 +55,7 @@ class Contents {
   // What is written from now on is the new owner's; what was written stays the chunks of the one before.
   void NoteOwner(InodeId id, uint32_t uid);
 
-  // Makes the change once nothing of the file is in flight or owed to a round. One attempt: nullopt when it would have
+  // Makes the change once nothing of the file is in flight or in a round. One attempt: nullopt when it would have
   // to wait.
   std::optional<Status> TryChange(const FileChange& change, MayWait may_wait);
   Status Change(const FileChange& change);  // blocks

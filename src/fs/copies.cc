@@ -25,7 +25,7 @@ bool LocalCopies::IsPending(InodeId id, uint32_t mode) {
   if (InodePtr inode = at_.table.Find(id)) {
     MutexLock lock(inode->mutex);
     const Content* content = inode->content.get();
-    if (content != nullptr && (content->changed || content->owed || content->unrecorded)) return true;
+    if (content != nullptr && (content->changed || content->in_round || content->unrecorded)) return true;
   }
   auto any = [](std::string_view, const std::optional<std::string>&) { return true; };
   for (const std::string& key : {meta::InodeKey(id), meta::FileKey(id)}) {

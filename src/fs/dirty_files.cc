@@ -35,7 +35,7 @@ uint64_t DurableSize(const Content& content) {
     if (position < end) limit = position;
   };
   for (const auto& range : content.lost) consider(range.begin, range.end);
-  floor = std::max(floor, content.owed_size);
+  floor = std::max(floor, content.round_size);
   content.overlay.ForEachUnstored(consider);
   for (const auto& [id, chunk] : content.flying) consider(chunk->offset, chunk->offset + chunk->size);
   return limit ? std::min(content.size, *limit) : content.size;
@@ -82,7 +82,7 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
   for (const InodePtr& inode : dirty) {
     MutexLock lock(inode->mutex);
     // Dropped meanwhile, because its session was lost; perhaps changed again since, and then twice in the list.
-    if (!inode->content || !inode->content->changed || inode->content->owed) {
+    if (!inode->content || !inode->content->changed || inode->content->in_round) {
       gone.push_back(inode);
       continue;
     }
@@ -95,8 +95,8 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
       content.changed = false;
       gone.push_back(inode);
     } else if (which == Which::kAll || is_ready) {
-      content.owed = true;
-      content.owed_size = content.size;
+      content.in_round = true;
+      content.round_size = content.size;
       content.must_publish = false;
       taken_.push_back(inode);
     } else {
@@ -115,7 +115,7 @@ bool DirtyFiles::DiscardIfGone(const InodePtr& inode) {
     if (!table_.IsGone(inode)) return false;
     streams_.Discard(inode);
     inode->content->pins.clear();
-    inode->content->changed = inode->content->owed = false;
+    inode->content->changed = inode->content->in_round = false;
     inode->changed_state.NotifyAll();
   }
   table_.Unhold(inode);
@@ -134,7 +134,7 @@ std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
     shortage = drained.error();
     undrained.push_back({inode, drained.error()});
     MutexLock lock(inode->mutex);
-    inode->content->owed_size = 0;
+    inode->content->round_size = 0;
     inode->content->must_publish = true;  // by the next round, whoever has it open
     return false;
   });
@@ -154,7 +154,7 @@ Result<meta::FileRecord> DirtyFiles::MakeRecord(const InodePtr& inode) {
   if (!recipe.ok()) {
     // The file stays as it was recorded last, and comes again: no other waits for it.
     streams_.NoteRecipeError(inode, recipe.error());
-    content.owed = false;
+    content.in_round = false;
     content.must_publish = true;
     Requeue(inode);
     inode->changed_state.NotifyAll();

@@ -68,10 +68,10 @@ void SharedRecords::BeginAnew(const InodePtr& inode, chunking::Owner owner) {
   inode->content->shared().is_void = false;
 }
 
-// What was given up with its session may be owed to a round for as long as no round can go on.
+// What was given up with its session may be in a round for as long as no round can go on.
 Status SharedRecords::CheckWait(const Content& content, uint64_t session) const {
   CAIRNFS_RETURN_IF_ERROR(session_.Check(session));
-  return session_.GivesUpOn(content.shared()) ? Status(Unanswered()) : Status();
+  return session_.GivesUpOn(content.shared()) ? Status(PublishInDoubt()) : Status();
 }
 
 // In place: whoever works on the content meanwhile finds it changed, not gone.

@@ -55,8 +55,8 @@ static Result<uint64_t> PrepareStart(const FileSystem::Parts& parts, const FsOpt
     CAIRNFS_RETURN_IF_ERROR(parts.names.RemoveOrphans({}, orphans));
     start_orphans.Pass();
   }
-  CAIRNFS_ASSIGN_OR_RETURN(uint64_t owed_bytes, Collector::TakeOwed(parts.kv, options));
-  return orphans.empty() ? owed_bytes : std::max(owed_bytes, options.collect_after_bytes);
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t uncollected_bytes, Collector::TakeUncollected(parts.kv, options));
+  return orphans.empty() ? uncollected_bytes : std::max(uncollected_bytes, options.collect_after_bytes);
 }
 
 Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const FsOptions& options) {
@@ -64,8 +64,8 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
   if (parts.cluster) {
     impl = std::make_unique<SharedFileSystem>(parts, options);
   } else {
-    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t owed_bytes, PrepareStart(parts, options));
-    impl = std::make_unique<LocalFileSystem>(parts, options, owed_bytes);
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t uncollected_bytes, PrepareStart(parts, options));
+    impl = std::make_unique<LocalFileSystem>(parts, options, uncollected_bytes);
   }
   if (Status started = impl->Start(); !started.ok()) {
     static_cast<void>(impl->rounds->Stop());
@@ -86,10 +86,10 @@ Status FileSystem::Stop() {
   impl_->closing->AskForMarked();
   static_cast<void>(
       impl_->rounds->RequestAndWait(SyncRounds::Scope::kNames));  // which may replace stored bytes, and so free them
-  if (auto left = impl_->collection->LeaveOwed(); !left.ok()) {
+  if (auto left = impl_->collection->NoteUncollected(); !left.ok()) {
     spdlog::warn("what is to be collected is not noted, so the next start collects: {}", left.error().message);
   }
-  // Nobody uses a file any more: what is open was left behind by a lazy unmount, and what was unlinked goes.
+  // Nobody uses a file any more: what is open stayed so after a lazy unmount, and what was unlinked goes.
   Status status = impl_->rounds->Stop();
   impl_->End();  // what is still at work after its answer finds everything in place
   impl_.reset();

@@ -35,6 +35,6 @@ Status SharedSession::CheckLocks(const Handle& handle) const {
   return SessionLost("its locks are lost, open the file again");
 }
 
-bool SharedSession::GivesUpOn(const SharedContent& shared) const { return waits_ended() && shared.is_unanswered; }
+bool SharedSession::GivesUpOn(const SharedContent& shared) const { return waits_ended() && shared.is_in_doubt; }
 
 }  // namespace cairnfs::fs

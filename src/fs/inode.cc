@@ -46,7 +46,7 @@ std::optional<Error> Content::WhyNotWhole() const {
 }
 
 bool Content::IsQuietButForFailed() const {
-  if (owed || flying.empty() || landed.size() < flying.size()) return false;
+  if (in_round || flying.empty() || landed.size() < flying.size()) return false;
   // Chunks are applied in order: behind one that failed, others have landed and wait for it.
   return landed.begin()->first == flying.begin()->first && landed.begin()->second.failure.has_value();
 }

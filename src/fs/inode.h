@@ -68,14 +68,14 @@ struct Content {
   std::optional<Error> publish_error;  // why the last round left it behind, while other files were published
 
   uint64_t published_size = 0;    // of the last record, lowered by truncation since
-  uint64_t owed_size = 0;         // at the start of the round that runs, every byte of which it stores; 0: it cannot
+  uint64_t round_size = 0;        // at the start of the round that runs, every byte of which it stores; 0: it cannot
   bool changed = false;           // differs from the record last published
   bool cutting = false;           // a worker looks for cuts, or is about to
   bool must_publish = false;      // the next round may not leave it out: closed, renamed, synced
   uint64_t flushed_with = 0;      // its record is durable once so many rounds were finished; on one host
   bool failure_noted = false;     // that the disk fails before its bytes are durable is in the log
   bool unrecorded = false;        // published, but the record cannot be read yet: do not forget the content
-  bool owed = false;              // the round that runs has to publish the state as of its start, and has not yet
+  bool in_round = false;          // the round that runs has to publish the state as of its start, and has not yet
   uint64_t drain_target = 0;      // the round waits until every chunk with an id up to this one is applied
   unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
 
@@ -89,7 +89,7 @@ struct Content {
     return static_cast<SharedContent&>(*publish);
   }
   const SharedContent& shared() const { return const_cast<Content*>(this)->shared(); }
-  bool quiet() const { return flying.empty() && !owed; }
+  bool quiet() const { return flying.empty() && !in_round; }
   // Nothing but chunks that could not be stored, and that nobody is at: quiet once they are discarded.
   bool IsQuietButForFailed() const;
   // Of the file as it is now, without holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
@@ -105,7 +105,7 @@ struct Content {
   bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;
   void AddLost(LostRange range);  // takes the place of older ones that lie in it, and joins neighbours
-  // Chunk `chunk_id` brought bytes of the range; by default, they are cut off or all are newer.
+  // Chunk `chunk_id` has bytes of the range; by default, they are cut off or all are newer.
   void ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id = UINT64_MAX);
   // Nothing of it is in anyone's hands.
   bool idle() const { return quiet() && !cutting && barriers_waiting == 0 && lost.empty(); }
@@ -125,9 +125,9 @@ class Inode {
   // The first error that a descriptor has not been told: each handle compares the number of the last that it was told.
   std::optional<Error> error GUARDED_BY(mutex);
   uint64_t error_number GUARDED_BY(mutex) = 0;
-  uint64_t errors_total GUARDED_BY(mutex) = 0;  // the highest number given
-  bool error_told GUARDED_BY(mutex) = false;    // somebody was told: those who open the file later are not
-  bool error_heals GUARDED_BY(mutex) = false;   // it goes, if nobody was told, once what found no space is stored
+  uint64_t errors_total GUARDED_BY(mutex) = 0;    // the highest number given
+  bool error_reported GUARDED_BY(mutex) = false;  // somebody was told: those who open the file later are not
+  bool error_heals GUARDED_BY(mutex) = false;     // it goes, if nobody was told, once what found no space is stored
   // The one before, which somebody was told and perhaps not everybody: it is back once `error` has healed.
   std::optional<Error> told_before GUARDED_BY(mutex);
   uint64_t told_before_number GUARDED_BY(mutex) = 0;

@@ -77,7 +77,7 @@ Status LocalPublisher::Publish(const InodePtr& inode, uint64_t round_number, Bat
   content.published_size = record.size;
   std::move(content.pins.begin(), content.pins.end(), std::back_inserter(batch.pins));
   content.pins.clear();
-  content.owed = false;
+  content.in_round = false;
   content.flushed_with = round_number;
   content.changed = content.overlay.HasUnstored() || !content.flying.empty();
   if (content.changed) {

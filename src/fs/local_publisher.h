@@ -29,7 +29,7 @@ class LocalPublisher final : public Publisher {
   bool IsDiskFailure(const Error& error) const override;
   bool is_open() const override { return is_open_; }
 
-  Status Settle() override { return {}; }
+  Status ResolveDoubt() override { return {}; }
   void Open(DirtyFiles::Which which) override;
   Status Finish(const Round& round) override;
   void Stop() override;

@@ -75,7 +75,7 @@ Result<std::vector<MetadataOwner>> Maintenance::GetMetadataOwners(const Context&
 }
 
 Status Maintenance::CheckNoneFailed() {
-  const auto failed = at_.rounds.LeftBehind();
+  const auto failed = at_.rounds.FailedFiles();
   if (failed.empty()) return {};
   const auto& [inode, why] = *failed.begin();
   return why.WithContext("inode " + std::to_string(inode.value));

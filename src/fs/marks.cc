@@ -84,7 +84,7 @@ Status Marks::PutUntilPublished(const Context& context, const InodePtr& inode) {
   return revision.ok() ? Status() : Status(revision.error());
 }
 
-Status Marks::Settle() {
+Status Marks::ResolveDoubt() {
   std::vector<Batch> batches;
   {
     MutexLock lock(mutex_);

@@ -19,15 +19,15 @@ class Marks {
   // Both outlive it.
   Marks(kv::KvStore& kv, ClusterHost& host) : kv_(kv), host_(host) {}
 
-  // Any thread; waits for the store. An error: it is not known whether the marks were put, and the next Settle finds
-  // out. Any other error is that of the publish too, which tells it.
+  // Any thread; waits for the store. An error: it is not known whether the marks were put, and the next ResolveDoubt
+  // finds out. Any other error is that of the publish too, which tells it.
   Status Put(const Context& context, std::span<const InodePtr> files) EXCLUDES_LOCK(mutex_);
   // The mark of a file that no round is at, which a round takes away again. Any error: it is not there, or in doubt.
   // Nothing to do where the file is not changed, or marked.
   Status PutUntilPublished(const Context& context, const InodePtr& inode) EXCLUDES_LOCK(mutex_);
 
   // Finds out what became of those whose answers were lost. The thread that runs a round.
-  Status Settle() EXCLUDES_LOCK(mutex_);
+  Status ResolveDoubt() EXCLUDES_LOCK(mutex_);
   bool in_doubt() const EXCLUDES_LOCK(mutex_);
 
  private:

@@ -30,8 +30,8 @@ Status NameChanges::PrepareForNewName(InodeId id) {
   InodePtr inode = at_.table.Find(id);
   if (!inode) return {};
   MutexLock lock(inode->mutex);
-  if (inode->error && !inode->error_told) {
-    inode->error_told = true;
+  if (inode->error && !inode->error_reported) {
+    inode->error_reported = true;
     return *inode->error;
   }
   if (inode->content) inode->content->must_publish = true;

@@ -57,7 +57,7 @@ bool Orphans::Refuses(InodeId inode) {
   return refused_.contains(inode);
 }
 
-std::vector<InodeId> Orphans::Settle(const Context& context, const std::vector<InodeId>& inodes) {
+std::vector<InodeId> Orphans::RemoveUnheld(const Context& context, const std::vector<InodeId>& inodes) {
   std::vector<InodeId> left;
   for (size_t first = 0; first < inodes.size(); first += ClusterHost::kAskedAtOnce) {
     const size_t end = std::min(inodes.size(), first + ClusterHost::kAskedAtOnce);
@@ -104,10 +104,10 @@ void Orphans::Run() {
       if (all.ok()) inodes.insert(inodes.end(), all->begin(), all->end());
     }
     if (inodes.empty()) continue;
-    // The sweep lists those too that could not be settled before.
+    // The sweep lists those too about which hosts gave no answer before.
     std::sort(inodes.begin(), inodes.end());
     inodes.erase(std::unique(inodes.begin(), inodes.end()), inodes.end());
-    std::vector<InodeId> left = Settle(context, inodes);
+    std::vector<InodeId> left = RemoveUnheld(context, inodes);
     if (left.empty()) continue;
     {
       MutexLock lock(mutex_);

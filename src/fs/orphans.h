@@ -33,8 +33,8 @@ class Orphans {
 
  private:
   void Run();
-  // Those that could not be settled.
-  std::vector<InodeId> Settle(const Context& context, const std::vector<InodeId>& inodes);
+  // Returns those about which a host gave no answer.
+  std::vector<InodeId> RemoveUnheld(const Context& context, const std::vector<InodeId>& inodes);
 
   ClusterHost& host_;
   meta::Namespace& names_;

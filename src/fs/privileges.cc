@@ -62,7 +62,7 @@ void Privileges::NoteGiven(InodeId id) {
 
 void Privileges::NoteModeSet(InodeId id) {
   NoteGiven(id);
-  if (!any_set_id_told_) return;
+  if (!any_set_id_replied_) return;
   InodePtr inode = table_.Find(id);
   if (!inode) return;
   // The kernel holds a lock of the file through a chmod and through the removal of a name: that one is done with.
@@ -100,13 +100,13 @@ Status Privileges::KillCapability(const Context& context, const InodePtr& inode)
   return {};
 }
 
-bool Privileges::NoteTold(const meta::Attr& attr) {
+bool Privileges::NoteReply(const meta::Attr& attr) {
   const uint32_t bits = SetIdOf(attr);
-  if (bits == 0 && !any_set_id_told_) return true;
+  if (bits == 0 && !any_set_id_replied_) return true;
   InodePtr inode = table_.Find(attr.inode);
   if (!inode) return bits == 0;
   if (bits == 0) return inode->told_set_id == 0;
-  any_set_id_told_ = true;
+  any_set_id_replied_ = true;
   MutexLock lock(inode->mutex);
   inode->told_set_id |= bits;
   inode->refused_execs.clear();
@@ -141,7 +141,7 @@ Status Privileges::CheckMayExecute(InodeId id, const Caller& caller) {
 }
 
 void Privileges::NoteNameRemoved(const meta::Attr& attr) {
-  if (!any_set_id_told_ || !S_ISREG(attr.mode)) return;
+  if (!any_set_id_replied_ || !S_ISREG(attr.mode)) return;
   InodePtr inode = table_.Find(attr.inode);
   if (!inode || inode->told_set_id == 0) return;
   MutexLock lock(inode->mutex);

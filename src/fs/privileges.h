@@ -30,7 +30,7 @@ class Privileges {
   void NoteGiven(InodeId id);    // after capabilities were set
   void NoteModeSet(InodeId id);  // after a chmod
   // Before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
-  bool NoteTold(const meta::Attr& attr);
+  bool NoteReply(const meta::Attr& attr);
   // The kernel may believe in set-id bits that the file has no more.
   Result<bool> MayBelieveOldSetId(const Context& context, const InodePtr& inode);
   Status CheckMayExecute(InodeId id, const Caller& caller);  // errors as of FileSystem::Open
@@ -43,7 +43,7 @@ class Privileges {
   meta::Namespace& names_;
   InodeTable& table_;
   SyncRounds& rounds_;
-  std::atomic<bool> any_set_id_told_{false};  // some answer to the kernel told set-id bits of a file
+  std::atomic<bool> any_set_id_replied_{false};  // some answer to the kernel told set-id bits of a file
 };
 
 }  // namespace cairnfs::fs

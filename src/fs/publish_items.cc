@@ -150,7 +150,7 @@ void PublishItems::Requeue(PublishItem& item, const Error& why) {
   {
     MutexLock lock(inode->mutex);
     Content& content = *inode->content;
-    content.owed = false;
+    content.in_round = false;
     is_dropped = !IsCurrent(item, content);
     if (is_dropped) {
       item.pins.clear();
@@ -207,7 +207,7 @@ void PublishItems::Drop(const InodePtr& inode, uint64_t session, const Error& wh
       spdlog::log(level, "inode {}: what was not published is dropped: {}", inode->id.value, why.message);
       DropUnpublished(streams_, inode, why);
     }
-    content.owed = false;
+    content.in_round = false;
     inode->changed_state.NotifyAll();
   }
   files_.Release(inode);
@@ -247,12 +247,12 @@ bool PublishItems::CompleteContent(const InodePtr& inode, const PublishItem& ite
 
 void PublishItems::Complete(PublishItem& item, uint64_t revision) {
   const InodePtr& inode = item.inode;
-  if (item.level == Durability::kLocal) host_.OweCopies(item.pins);
+  if (item.level == Durability::kLocal) host_.NoteReferenced(item.pins);
   item.pins.clear();
   bool is_changed = false;
   {
     MutexLock lock(inode->mutex);
-    inode->content->owed = false;
+    inode->content->in_round = false;
     // Else it was dropped while the answer was on its way.
     if (IsCurrent(item, *inode->content)) is_changed = CompleteContent(inode, item, revision);
     inode->changed_state.NotifyAll();

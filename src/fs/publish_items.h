@@ -44,7 +44,7 @@ class PublishItems {
   kv::Transaction TransactionOf(std::span<const PublishItem> items);
   static void NoteSent(const PublishItem& item) { Note(item, &SharedContent::is_sent, true); }
   static void NoteRefused(const PublishItem& item) { Note(item, &SharedContent::is_sent, false); }
-  static void NoteUnanswered(const PublishItem& item) { Note(item, &SharedContent::is_unanswered, true); }
+  static void NoteInDoubt(const PublishItem& item) { Note(item, &SharedContent::is_in_doubt, true); }
 
   void Complete(PublishItem& item, uint64_t revision);
   // To the next round, after this error.

@@ -37,7 +37,7 @@ class Publisher {
   // The thread that runs the round. In this order, and Finish again where a round before is still open.
 
   // Finds out what became of transactions whose answers were lost. No round goes on before.
-  virtual Status Settle() = 0;
+  virtual Status ResolveDoubt() = 0;
   // Takes over what was changed before the call.
   virtual void Open(DirtyFiles::Which which) = 0;
   struct Round {

@@ -143,7 +143,8 @@ void LocalNameChanges::RenameDirectory(const meta::RenameParams& params, const C
     auto renamed = Commit({}, params);
     if (!renamed.ok()) return done(renamed.error());
     rename_committed.Pass();
-    // Only the name is still owed: what has no space meanwhile is others', and no reason to deny what has happened.
+    // Only the name has to become durable yet: what has no space meanwhile is others', and no reason to deny what has
+    // happened.
     auto finish = [this, params, replaced = *renamed, done = std::move(done)](const Status& named) {
       done(Finish(params, replaced, named));
     };

@@ -101,10 +101,10 @@ void SharedClosing::NoteUnawaited(const InodePtr& inode) {
 void SharedClosing::NoteReleased(const InodePtr& inode, const OpenFlags& flags) {
   SharedContent& shared = inode->content->shared();
   // No close of its writer waited for it, or was told that it failed.
-  const bool is_told = inode->content->publish_error || !inode->content->lost.empty();
-  if (flags.write && inode->content->changed && !is_told) shared.NoteUnawaited();
-  const bool is_settled = inode->write_open_count == 0 || !inode->content->changed;
-  if (!flags.write || !shared.MayBeMarked() || !is_settled || shared.is_void) return;
+  const bool is_reported = inode->content->publish_error || !inode->content->lost.empty();
+  if (flags.write && inode->content->changed && !is_reported) shared.NoteUnawaited();
+  const bool is_written_no_more = inode->write_open_count == 0 || !inode->content->changed;
+  if (!flags.write || !shared.MayBeMarked() || !is_written_no_more || shared.is_void) return;
   shared.is_asked_for = true;
   at_.contents.MarkChanged(inode);
 }
@@ -175,11 +175,11 @@ void SharedClosing::AnswerOnceMarked(const InodePtr& inode, std::function<void()
     answer();
   };
   SyncRounds::Answer tell = at_.waits.Within(
-      context, [] { return Unanswered(); }, std::move(finish));
+      context, [] { return PublishInDoubt(); }, std::move(finish));
   const bool is_posted = at_.calls.Run([this, inode, context, tell] {
-    tell(at_.host.membership().LeaseHolds() ? at_.marks.PutUntilPublished(context, inode) : Status(Unanswered()));
+    tell(at_.host.membership().LeaseHolds() ? at_.marks.PutUntilPublished(context, inode) : Status(PublishInDoubt()));
   });
-  if (!is_posted) tell(Unanswered());
+  if (!is_posted) tell(PublishInDoubt());
 }
 
 void SharedClosing::PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) {

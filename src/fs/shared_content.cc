@@ -22,7 +22,7 @@ void SharedContent::NoteTruncation(uint64_t size) {
 void SharedContent::EndPublishing() {
   publishing = {};
   publishing_chunks.clear();
-  is_sent = is_unanswered = false;
+  is_sent = is_in_doubt = false;
 }
 
 bool HasUnpublishedBytes(const Content& content) {

@@ -51,7 +51,7 @@ struct SharedContent final : PublishState {
   Changes publishing;                     // in the record that the round is about to publish
   std::vector<Digest> publishing_chunks;  // that were put for it: the round has their pins
   bool is_sent = false;                   // that has been sent, and there is no answer yet
-  bool is_unanswered = false;             // and the store was waited for in vain
+  bool is_in_doubt = false;               // and the store was waited for in vain
   uint64_t session = 0;                   // the host's session when it was changed
   bool published_locally = false;         // the last record of this host waited for this node's disk alone
   bool is_void = false;                   // nothing in memory counts any more

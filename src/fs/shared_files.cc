@@ -81,7 +81,7 @@ Result<meta::FileState> SharedFiles::ReadAfterAnswer(const Opening& opening) {
         static_cast<void>(context.WithStop(at_.session.waits_end()).Wait(inode->mutex, inode->changed_state, is_over));
       }
       if (!context.Wait(inode->mutex, inode->changed_state, is_over)) return CallerIsGone();
-      if (SharedRecords::AwaitsAnswer(inode, *state)) return Unanswered();
+      if (SharedRecords::AwaitsAnswer(inode, *state)) return PublishInDoubt();
     }
     state = at_.parts.names.ReadFile(context, inode->id, opening.marks);
   }

@@ -17,17 +17,17 @@ bool IsOfOneFile(ErrorCode code) { return code == ErrorCode::kConflict || code =
 
 }  // namespace
 
-Status SharedPublisher::Settle() {
-  CAIRNFS_RETURN_IF_ERROR(marks_.Settle());
+Status SharedPublisher::ResolveDoubt() {
+  CAIRNFS_RETURN_IF_ERROR(marks_.ResolveDoubt());
   if (!in_doubt_) return {};
   // What was dropped with its session can run no more: whether it did is nobody's concern.
   const bool is_dropped = in_doubt_->session != host_.session();
   const Result<uint64_t> revision =
       is_dropped ? MakeError(ErrorCode::kStale, kNotPublished) : kv_.Commit({}, in_doubt_->transaction);
   if (IsInDoubt(revision)) return revision.error().WithContext("records of files");
-  InDoubt settled = *std::exchange(in_doubt_, std::nullopt);
+  InDoubt resolved = *std::exchange(in_doubt_, std::nullopt);
   std::vector<PublishItem> conflicts;
-  Conclude(settled.items, revision, conflicts);
+  Conclude(resolved.items, revision, conflicts);
   // The round that follows finds out why.
   if (!conflicts.empty()) items_.RequeueAll(conflicts, revision.error());
   return {};
@@ -188,7 +188,7 @@ Status SharedPublisher::CommitBatches(std::span<PublishItem> items, Batching bat
     const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
     if (has_failed && first.ok()) first = revision.error().WithContext("records of files");
     if (IsInDoubt(revision)) {
-      for (const PublishItem& item : batch) PublishItems::NoteUnanswered(item);
+      for (const PublishItem& item : batch) PublishItems::NoteInDoubt(item);
       in_doubt_ = InDoubt{std::move(transaction), batch.front().session, std::move(batch)};
       // The store is away, and each of the others would wait for it as long.
       items_.RequeueAll(items, revision.error());

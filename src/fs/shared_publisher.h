@@ -54,7 +54,7 @@ class SharedPublisher final : public Publisher {
   bool IsDiskFailure(const Error&) const override { return false; }
   bool is_open() const override { return is_open_; }
 
-  Status Settle() override;
+  Status ResolveDoubt() override;
   void Open(DirtyFiles::Which which) override;
   Status Finish(const Round& round) override;
   void Stop() override {}
@@ -66,7 +66,8 @@ class SharedPublisher final : public Publisher {
   //   a key cannot be read                  the same; where it was alone Fail
   //   the session is gone                   Drop: nobody may publish it any more
   //   refused, as for want of space         Requeue
-  //   it may have run, or may run yet       in_doubt_; Settle finds out before the next round, and what is not sent
+  //   it may have run, or may run yet       in_doubt_; ResolveDoubt finds out before the next round, and what is not
+  //   sent
   //                                         by then is requeued
   // Until it is known what became of it nothing of its files may be published, which would be laid over what others
   // wrote after these.
@@ -103,7 +104,7 @@ class SharedPublisher final : public Publisher {
   Marks& marks_;
 
   PublishItems items_;
-  std::optional<InDoubt> in_doubt_;   // no round goes on before it is settled
+  std::optional<InDoubt> in_doubt_;   // no round goes on before it is resolved
   std::atomic<bool> is_open_{false};  // set by the thread that runs the round
 };
 

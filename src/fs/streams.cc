@@ -52,7 +52,7 @@ void Streams::SetError(const InodePtr& inode, const Error& error) {
   inode->mutex.AssertHeld();
   inode->error = error;
   inode->error_number = ++inode->errors_total;
-  inode->error_told = false;
+  inode->error_reported = false;
   inode->error_heals = false;
   inode->told_before.reset();
   hooks_.failed(inode->id);
@@ -84,9 +84,9 @@ void Streams::ForgetRecipeError(const InodePtr& inode) {
 // An error that was there before is not forgotten with this one, unless it was of the same kind: where nobody was told,
 // somebody is yet to be, and where somebody was, perhaps not everybody.
 void Streams::SetErrorThatHeals(const InodePtr& inode, const Error& error) {
-  const bool heals = !inode->error || inode->error_heals || inode->error_told;
+  const bool heals = !inode->error || inode->error_heals || inode->error_reported;
   std::optional<Error> told_before = inode->told_before;
-  if (inode->error && inode->error_told && !inode->error_heals) {
+  if (inode->error && inode->error_reported && !inode->error_heals) {
     told_before = inode->error;
     inode->told_before_number = inode->error_number;
   }
@@ -100,10 +100,10 @@ void Streams::ForgetHealed(const InodePtr& inode) {
   if (content.LacksSpace()) return;
   content.no_space_noted = false;
   if (content.recipe_error_noted) return;
-  if (!inode->error_heals || inode->error_told) return;
+  if (!inode->error_heals || inode->error_reported) return;
   inode->error = std::exchange(inode->told_before, std::nullopt);
   inode->error_number = inode->told_before_number;
-  inode->error_told = inode->error.has_value();
+  inode->error_reported = inode->error.has_value();
   inode->error_heals = false;
 }
 
@@ -396,7 +396,7 @@ void Streams::ApplyLanded(const InodePtr& inode) {
   if (content.flying.empty() && (content.drop_runs || inode->write_open_count == 0)) DropStoredRuns(inode);
 }
 
-// The ranges of a chunk that no earlier provisional chunk has brought. What one has brought may be published by now,
+// The ranges of a chunk that no earlier provisional chunk had. What one had may be published by now,
 // and others may have written there since.
 static RangeSet NewRanges(const Content& content, const FlyingChunk& chunk) {
   const uint64_t begin = chunk.offset + chunk.stored_before;
@@ -408,7 +408,7 @@ static RangeSet NewRanges(const Content& content, const FlyingChunk& chunk) {
   return ranges;
 }
 
-// Lays the chunk over the extents. Bytes that an earlier chunk has brought take its place too where only this host can
+// Lays the chunk over the extents. Bytes that an earlier chunk had take its place too where only this host can
 // have written since, so that a stream that is synced again and again keeps few extents. Returns how many bytes.
 static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const std::vector<Extent>& extents) {
   RangeSet ranges(SIZE_MAX);

@@ -146,7 +146,7 @@ std::optional<Error> SyncRounds::DiskFailure() const {
 
 Status SyncRounds::Stop() {
   Status status = RequestAndWait();
-  if (auto left = LeftBehind(); status.ok() && !left.empty()) status = left.begin()->second;
+  if (auto left = FailedFiles(); status.ok() && !left.empty()) status = left.begin()->second;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -239,7 +239,7 @@ void SyncRounds::NoteOutcome(const Status& flushed, const Status& status) {
 
 Status SyncRounds::RunOnce(DirtyFiles::Which which, bool is_awaited) {
   at_.files.shortage.reset();
-  CAIRNFS_RETURN_IF_ERROR(at_.publisher.Settle());
+  CAIRNFS_RETURN_IF_ERROR(at_.publisher.ResolveDoubt());
   CAIRNFS_RETURN_IF_ERROR(FinishOpen(is_awaited));  // one that failed comes first: order
   RemoveOrphans();
   at_.publisher.Open(which);

@@ -79,7 +79,7 @@ class SyncRounds {
 
   // Files that the last round could not publish, each with why, while others went on: whoever waits for one of them, or
   // for all, is to be told. Takes inodes' locks.
-  std::map<InodeId, Error> LeftBehind() { return at_.files.Failed(); }
+  std::map<InodeId, Error> FailedFiles() { return at_.files.Failed(); }
 
   uint64_t rounds_total() const { return rounds_total_.load(); }
   uint64_t requests_total() const { return requests_total_.load(); }

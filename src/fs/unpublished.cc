@@ -36,12 +36,12 @@ Result<std::set<InodeId>> Unpublished::LyingBelow(const Context& context, const 
   return below;
 }
 
-// What this host is still to publish the round before has done, or left behind.
+// What this host was to publish the round before has published, or failed to.
 Result<std::vector<std::string>> Unpublished::Find(const Context& context, const std::vector<meta::Attr>& sources) {
   std::vector<std::string> causes;
-  const std::map<InodeId, Error> left_behind = rounds_.LeftBehind();
+  const std::map<InodeId, Error> failed = rounds_.FailedFiles();
   std::vector<InodeId> inodes;
-  for (const auto& [inode, why] : left_behind) inodes.push_back(inode);
+  for (const auto& [inode, why] : failed) inodes.push_back(inode);
   std::vector<meta::Namespace::MarkedFile> marked;
   const auto is_directory = [](const meta::Attr& attr) { return S_ISDIR(attr.mode); };
   if (std::any_of(sources.begin(), sources.end(), is_directory)) {
@@ -60,7 +60,7 @@ Result<std::vector<std::string>> Unpublished::Find(const Context& context, const
     if (!below.contains(inode)) return;
     causes.push_back("'" + names_.PathOfInode(context, inode) + "': host " + host_.NameOf(node) + why);
   };
-  for (const auto& [inode, why] : left_behind) add_cause(inode, host_.self(), ": " + why.message);
+  for (const auto& [inode, why] : failed) add_cause(inode, host_.self(), ": " + why.message);
   for (const auto& [inode, mark] : marked) {
     const bool is_lost = !host_.Lives(mark);
     add_cause(inode, mark.node,

@@ -103,13 +103,14 @@ void FileSystem::Impl::End() {
   workers.reset();
 }
 
-LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes)
+LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options,
+                                 uint64_t uncollected_bytes)
     : Impl(the_parts, the_options), metadata_room(parts, *waiters, Context(stop.get_token())) {
   session = std::make_unique<LocalSession>();
   calls = std::make_unique<LocalCalls>(*waiters);
   MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
   MakeContents(std::make_unique<LocalRecords>(parts),
-               std::make_unique<Collector>(parts.kv, parts.local_chunks, *rounds, options, owed_bytes));
+               std::make_unique<Collector>(parts.kv, parts.local_chunks, *rounds, options, uncollected_bytes));
   auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                                    *parts.local_kv, metadata_room);
   local_totals = made_totals.get();

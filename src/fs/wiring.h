@@ -76,7 +76,7 @@ struct FileSystem::Impl {
 };
 
 struct LocalFileSystem final : FileSystem::Impl {
-  LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t owed_bytes);
+  LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t uncollected_bytes);
   ~LocalFileSystem() override { End(); }
   Status Start() override;
 

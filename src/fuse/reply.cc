@@ -50,11 +50,11 @@ CacheTimes CacheTimesOf(fuse_req_t request) {
 
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr) {
   CacheTimes times = CacheTimesOf(request);
-  if (!SessionOf(request).filesystem().attributes().NoteTold(attr)) times.attr_seconds = 0;
+  if (!SessionOf(request).filesystem().attributes().NoteReply(attr)) times.attr_seconds = 0;
   return times;
 }
 
-meta::Attr AttrToTell(const meta::Attr& attr, WhenOld when_old) {
+meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old) {
   meta::Attr told = attr;
   if (when_old == WhenOld::kTaken && S_ISREG(attr.mode)) told.mode &= ~static_cast<uint32_t>(S_ISUID | S_ISGID);
   return told;
@@ -124,13 +124,13 @@ void ReplyStatus(fuse_req_t request, const Status& status) {
 void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old) {
   if (!attr.ok()) return ReplyError(request, attr.error());
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  const fuse_entry_param entry = EntryOf(AttrToTell(*attr, when_old), CacheTimesOf(request, *attr));
+  const fuse_entry_param entry = EntryOf(AttrToReply(*attr, when_old), CacheTimesOf(request, *attr));
   if (fuse_reply_entry(request, &entry) != 0) filesystem.names().Forget(attr->inode, 1);
 }
 
 void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old) {
   if (!attr.ok()) return ReplyInodeError(request, attr.error());
-  const struct stat attributes = StatOf(AttrToTell(*attr, when_old));
+  const struct stat attributes = StatOf(AttrToReply(*attr, when_old));
   fuse_reply_attr(request, &attributes, CacheTimesOf(request, *attr).attr_seconds);
 }
 
@@ -147,7 +147,7 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created) {
   struct {
     fuse_entry_out entry;
     fuse_open_out open;
-  } out{EntryOut(AttrToTell(created.attr, WhenOld::kTaken), CacheTimesOf(request, created.attr)),
+  } out{EntryOut(AttrToReply(created.attr, WhenOld::kTaken), CacheTimesOf(request, created.attr)),
         OpenOut(created.handle)};
   static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {

@@ -52,7 +52,7 @@ void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle);
 void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created);
 
 // --- pure, for the above and for tests ---
-meta::Attr AttrToTell(const meta::Attr& attr, WhenOld when_old);
+meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old);
 fuse_open_out OpenOut(fs::HandleId handle);
 fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times);
 

@@ -36,29 +36,29 @@ class InodeLocksTest : public ::testing::Test {
     locks_.Ask({kind, lock, ticket, [this](Result<LockAnswer> answer) { answers_.push_back(std::move(answer)); }});
   }
   LockWork Next() {
-    InodeLocks::Told told;
-    LockWork work = locks_.Next({false, {}, [](const FileLock&) { return false; }}, told);
-    Tell(told);
+    InodeLocks::Answers answers;
+    LockWork work = locks_.Next({false, {}, [](const FileLock&) { return false; }}, answers);
+    Tell(answers);
     return work;
   }
   void Committed(LockWork work) {
-    InodeLocks::Told told;
-    locks_.NoteCommitted(work, told);
-    Tell(told);
+    InodeLocks::Answers answers;
+    locks_.NoteCommitted(work, answers);
+    Tell(answers);
   }
   void Refused(LockWork work, ErrorCode code) {
-    InodeLocks::Told told;
-    locks_.NoteRefused(work, MakeError(code, "refused"), told);
-    Tell(told);
+    InodeLocks::Answers answers;
+    locks_.NoteRefused(work, MakeError(code, "refused"), answers);
+    Tell(answers);
   }
   // The other host has the locks.
   void Read(const LockWork& work, const HostLocks& other, uint64_t revision) {
     kv::KvRange range;
     range.entries.push_back({LocksKey(InodeId{7}, Node(2)), other.Encode(), revision});
     range.revision = revision;
-    InodeLocks::Told told;
-    locks_.NoteRead(work, range, told);
-    Tell(told);
+    InodeLocks::Answers answers;
+    locks_.NoteRead(work, range, answers);
+    Tell(answers);
   }
   void ExpectAnswer(LockOutcome outcome) {
     ASSERT_EQ(answers_.size(), 1U);
@@ -71,8 +71,8 @@ class InodeLocksTest : public ::testing::Test {
   std::vector<Result<LockAnswer>> answers_;
 
  private:
-  static void Tell(InodeLocks::Told& told) {
-    for (auto& [done, answer] : told) done(std::move(answer));
+  static void Tell(InodeLocks::Answers& answers) {
+    for (auto& [done, answer] : answers) done(std::move(answer));
   }
 };
 

@@ -248,11 +248,11 @@ class TestChunks final : public cluster::ClusterChunkStore {
   }
   void NoteReferenced(std::span<const Digest> chunks) override {
     std::lock_guard lock(mutex_);
-    owed_.insert(chunks.begin(), chunks.end());
+    referenced_.insert(chunks.begin(), chunks.end());
   }
-  size_t owed_count() {
+  size_t referenced_count() {
     std::lock_guard lock(mutex_);
-    return owed_.size();
+    return referenced_.size();
   }
   std::string DescribeShortage() override { return syncs_fail || syncs_hang ? "nodes that do not answer: other" : ""; }
   size_t CountUnderReplicated(std::span<const Digest> chunks) override {
@@ -286,7 +286,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   bool waits_ended_ = false;
   Waiting waiting_;
   Unreadable unreadable_;
-  std::set<Digest> covered_, copied_, owed_;
+  std::set<Digest> covered_, copied_, referenced_;
 };
 
 // Who answers for which node. A node without a handler cannot be reached.

@@ -36,7 +36,7 @@ TEST_F(ClusterLevelsTest, ADirectoryHasALevelOfItsOwn) {
   ASSERT_TRUE(host(0).Write(safe, 0, "bytes").ok());
   Status synced = host(0).Fsync(fast);
   EXPECT_TRUE(synced.ok()) << synced.error().message;
-  EXPECT_GE(host(0).chunks->owed_count(), 1u) << "their copies are waited for still";
+  EXPECT_GE(host(0).chunks->referenced_count(), 1u) << "their copies are waited for still";
   EXPECT_GE(host(0).chunks->local_syncs, 1u);
   EXPECT_FALSE(host(0).Fsync(safe).ok());
   EXPECT_EQ(host(1).Cat("fast", deep), "bytes");

@@ -25,7 +25,7 @@ class SetIdTest : public ::testing::Test {
     auto set = World::Await<meta::Attr>(
         [&](Done<meta::Attr> done) { world.fs->attributes().SetAttr(file.attr.inode, request, std::move(done)); });
     if (!set.ok()) return set.error();
-    world.fs->attributes().NoteTold(*set);  // the answer
+    world.fs->attributes().NoteReply(*set);  // the answer
     return {};
   }
   uint32_t ModeOf(const FileSystem::Created& file) {
@@ -131,12 +131,12 @@ TEST_F(SetIdTest, ItAndCapabilitiesGoEachTimeTheyAreGiven) {
 
 TEST_F(SetIdTest, TheKernelKeepsNoModeWithItsBits) {
   const FileSystem::Created file = world.Create("file");
-  EXPECT_TRUE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr({}, file.attr.inode)));
+  EXPECT_TRUE(world.fs->attributes().NoteReply(*world.fs->names().GetAttr({}, file.attr.inode)));
   ASSERT_TRUE(Chmod(file, 04777).ok());
-  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr({}, file.attr.inode)));
+  EXPECT_FALSE(world.fs->attributes().NoteReply(*world.fs->names().GetAttr({}, file.attr.inode)));
   ASSERT_TRUE(WriteAs(Stranger(), file).ok());
   // It may not have taken the new one: so it goes on asking.
-  EXPECT_FALSE(world.fs->attributes().NoteTold(*world.fs->names().GetAttr({}, file.attr.inode)));
+  EXPECT_FALSE(world.fs->attributes().NoteReply(*world.fs->names().GetAttr({}, file.attr.inode)));
 }
 
 TEST_F(SetIdTest, AProgramRunsWithTheBitsItHas) {

@@ -56,10 +56,10 @@ TEST(ReplyTest, TheHandMadeEntryAgreesWithStat) {
 TEST(ReplyTest, AnswersThatTheKernelTakesHoweverOldTellNoSetId) {
   meta::Attr attr = FileAttr();
   attr.mode = S_IFREG | 06755;
-  EXPECT_EQ(AttrToTell(attr, WhenOld::kDropped).mode, static_cast<uint32_t>(S_IFREG | 06755));
-  EXPECT_EQ(AttrToTell(attr, WhenOld::kTaken).mode, static_cast<uint32_t>(S_IFREG | 0755));
+  EXPECT_EQ(AttrToReply(attr, WhenOld::kDropped).mode, static_cast<uint32_t>(S_IFREG | 06755));
+  EXPECT_EQ(AttrToReply(attr, WhenOld::kTaken).mode, static_cast<uint32_t>(S_IFREG | 0755));
   attr.mode = S_IFDIR | 02755;
-  EXPECT_EQ(AttrToTell(attr, WhenOld::kTaken).mode, static_cast<uint32_t>(S_IFDIR | 02755));
+  EXPECT_EQ(AttrToReply(attr, WhenOld::kTaken).mode, static_cast<uint32_t>(S_IFDIR | 02755));
 }
 
 TEST(ReplyTest, FilesAreOpenedForDirectParallelWrites) {
