@@ -308,7 +308,7 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config) {
     CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
   }
   if (directory->is_new()) CAIRNFS_RETURN_IF_ERROR(directory->FinishMaking());
-  directory->MarkClean();
+  directory->lock().MarkClean();
   return identity;
 }
 

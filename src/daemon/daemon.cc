@@ -216,12 +216,12 @@ Status Daemon::Start() {
   CAIRNFS_RETURN_IF_ERROR(CheckThreadsCanStart(config_));
   CAIRNFS_RETURN_IF_ERROR(TakeWhatIsNamed());
   // Nothing was served, so the next start is told what the last daemon that served had left.
-  signals_.WhileStarting([directory = directory_.get()] { directory->RestoreLock(); });
+  signals_.WhileStarting([directory = directory_.get()] { directory->lock().Restore(); });
   CAIRNFS_RETURN_IF_ERROR(StartLog());
   spdlog::info("cairnfsd {} starts: data {}, mount point {}", CAIRNFS_VERSION, directory_->path(), config_.mount_point);
   for (const std::string& note : directory_->notes()) spdlog::warn("{}", note);
-  if (!directory_->previous_state().empty()) {
-    spdlog::warn("{}", DescribeLastEnd(LookAtLastEnd(directory_->path(), directory_->previous_state(), left_mounts_)));
+  if (!directory_->lock().previous().empty()) {
+    spdlog::warn("{}", DescribeLastEnd(LookAtLastEnd(directory_->path(), directory_->lock().previous(), left_mounts_)));
   }
   notifier_.Starting(config_.metadata.empty() ? "opening " + directory_->path()
                                               : "joining the cluster at " + config_.metadata);
@@ -231,7 +231,7 @@ Status Daemon::Start() {
     volume_->StartFailed();
     return serves;
   }
-  directory_->SetState("running");
+  directory_->lock().SetState("running");
   notifier_.StartWatchdog([server = server_.get()] { return server->Alive(); });
   return {};
 }
@@ -247,7 +247,7 @@ Status Daemon::StartServing() {
   service_.reset();
   server_.reset();
   // The error to report is the mount's; one of the stop would hide it.
-  if (auto stopped = filesystem_->Stop(); !stopped.ok()) directory_->MarkFailed(stopped.error().message);
+  if (auto stopped = filesystem_->Stop(); !stopped.ok()) directory_->lock().MarkFailed(stopped.error().message);
   return mounted;
 }
 
@@ -317,19 +317,19 @@ Status Daemon::Serve() {
   signals_.End();
   notifier_.StopWatchdog();
   notifier_.StartWatchdog([] { return true; });  // draining may take longer than systemd's patience
-  directory_->SetState("stopping");
+  directory_->lock().SetState("stopping");
   notifier_.Stopping("draining");
   metrics_.reset();
   service_.reset();
   Status stopped = filesystem_->Stop();
   if (!stopped.ok()) {
-    directory_->MarkFailed(stopped.error().message);
+    directory_->lock().MarkFailed(stopped.error().message);
     return stopped.error().WithContext("stopped, but not everything became durable");
   }
   filesystem_.reset();
   server_.reset();
   volume_.reset();
-  directory_->MarkClean();
+  directory_->lock().MarkClean();
   spdlog::info("stopped; everything is durable");
   return served;
 }

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/un.h>
@@ -13,13 +12,9 @@
 #include <cassert>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <thread>
 
-#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/hex.h"
 #include "base/log.h"
@@ -41,71 +36,10 @@ constexpr const char* kNewFormat = "format.new";
 constexpr auto kOwnNames = std::to_array<std::string_view>(
     {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "control.sock", "ranks.sock",
      "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
-// How long to wait for a holder that is stopping; and for any other, which may yet have to notice an unmount.
-constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
-constexpr auto kHolderWaitMax = std::chrono::seconds(1);
-
-// nullopt: errno says why.
-std::optional<std::string> ReadAll(int fd) {
-  std::string text(4096, '\0');
-  ssize_t size = pread(fd, text.data(), text.size(), 0);
-  if (size < 0) return std::nullopt;
-  text.resize(static_cast<size_t>(size));
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text;
-}
-
-// Any bytes may stand in LOCK once the directory was damaged or restored. Only printable ones may reach a terminal.
-std::string Printable(std::string_view line) {
-  std::string text;
-  for (const char c : line) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
-  }
-  return text;
-}
-
-// LOCK as it was found. While it is being written more lines may follow, since WriteLock cuts them off last.
-struct LockLines {
-  std::string user;  // of the directory, who may be gone: "PID state"; or how the last one ended
-  std::string left;  // by whoever served last; the same, unless `user` only looks, or starts
-};
-
-constexpr std::string_view kLeftBefore = "before: ";
-
-// The digits of the pid in LOCK; empty where it names none.
-std::string PidOf(const std::string& lock_text) {
-  const std::string pid = lock_text.substr(0, lock_text.find(' '));
-  return pid.find_first_not_of("0123456789") == std::string::npos ? pid : "";
-}
-
-std::optional<LockLines> ReadLockLines(int fd) {
-  const std::optional<std::string> text = ReadAll(fd);
-  if (!text) return std::nullopt;
-  const size_t end = std::min(text->size(), text->find('\n'));
-  LockLines lines{text->substr(0, end), text->substr(0, end)};
-  const std::string second = text->substr(std::min(text->size(), end + 1));
-  if (!PidOf(lines.user).empty() && second.starts_with(kLeftBefore)) {
-    lines.left = second.substr(kLeftBefore.size(), second.find('\n') - kLeftBefore.size());
-  }
-  return lines;
-}
-
-Result<LockLines> ReadLockFile(const std::string& data_path) {
-  const std::string path = data_path + "/LOCK";
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  std::optional<LockLines> lines = fd >= 0 ? ReadLockLines(fd) : std::nullopt;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (lines) return LockLines{Printable(lines->user), Printable(lines->left)};
-  if (error == ENOENT || error == EACCES) return LockLines();
-  return ErrnoError(error, "cannot read " + path);
-}
-
 Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
   int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return ErrnoError(errno, fmt::format("cannot read {}/{}", path, name));
-  std::optional<std::string> text = ReadAll(fd);
+  std::optional<std::string> text = ReadText(fd);
   const int error = errno;
   close(fd);
   if (!text) return ErrnoError(error, fmt::format("cannot read {}/{}", path, name));
@@ -139,43 +73,6 @@ std::string_view Field(std::string_view text, std::string_view name, int* count 
 
 bool IsUuid(std::string_view hex) {
   return hex.size() == 2 * kUuidBytes && hex.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-std::string HolderOf(const std::string& lock_text) {
-  const size_t space = lock_text.find(' ');
-  const std::string pid = PidOf(lock_text);
-  if (pid.empty()) return "another process";
-  const std::string state = space == std::string::npos ? "running" : lock_text.substr(space + 1);
-  return fmt::format("process {} ({})", pid, Printable(state));
-}
-
-// Threads of a killed process that wait for the disk hold the lock until the disk has answered.
-bool HasBeenKilled(const std::string& lock_text) {
-  const std::string pid = PidOf(lock_text);
-  if (pid.empty()) return false;
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string stat;
-  std::getline(file, stat);               // nothing of one that is gone for good, or that this process may not see
-  const size_t state = stat.rfind(") ");  // proc(5): the name before it may hold anything
-  return state != std::string::npos && state + 2 < stat.size() && (stat[state + 2] == 'Z' || stat[state + 2] == 'X');
-}
-
-Status TakeLock(int lock, const std::string& path) {
-  auto began = Clock::Now();
-  for (;;) {
-    if (flock(lock, LOCK_EX | LOCK_NB) == 0) return {};
-    if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) return ErrnoError(errno, fmt::format("cannot lock {}/LOCK", path));
-    const std::string holder = ReadLockLines(lock).value_or(LockLines()).user;
-    bool is_stopping = holder.empty() || holder.ends_with(" stopping") || HasBeenKilled(holder);
-    auto waited = Clock::Now() - began;
-    if (waited > (is_stopping ? kStoppingWaitMax : kHolderWaitMax)) {
-      return MakeError(ErrorCode::kBusy, fmt::format("the data directory {} is in use by {}; stop that one first, or "
-                                                     "give another data directory",
-                                                     path, HolderOf(holder)));
-    }
-    Clock::SleepFor(std::chrono::milliseconds(50));
-  }
 }
 
 // Opens the directory, making its last component when it is absent and that is asked for.
@@ -231,22 +128,6 @@ Status CheckOwnFile(int directory, const char* name, const std::string& path) {
                   path, name, what));
 }
 
-Error LockOpenError(int error, const std::string& path) {
-  if (error == EACCES || error == EPERM || error == EROFS) {
-    struct stat info;
-    bool has_owner = error != EROFS && stat(path.c_str(), &info) == 0 && info.st_uid != geteuid();
-    return MakeError(ErrorCode::kPermission,
-                     fmt::format("the data directory {} is not writable by user {}: {}{}", path, geteuid(),
-                                 ErrnoError(error, "LOCK").message,
-                                 has_owner ? "; the directory belongs to " + UserName(info.st_uid) : ""));
-  }
-  if (error == ENOSPC || error == EDQUOT) {
-    return MakeError(ErrorCode::kNoSpace,
-                     fmt::format("no space left in the data directory {}; make room there first", path));
-  }
-  return ErrnoError(error, fmt::format("cannot open {}/LOCK", path));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& options) {
@@ -259,27 +140,14 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const OpenOptions& op
   CAIRNFS_RETURN_IF_ERROR(opened->CheckDirectory());
 
   // A check of some other directory must not leave a LOCK file behind there.
-  int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (options.create ? O_CREAT : 0);
-  bool had_lock_file = faccessat(directory, "LOCK", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-  int lock = openat(directory, "LOCK", flags, 0600);
-  if (lock < 0) {
-    int error = errno;
-    if (error == ENOENT) {
-      return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} is not a CairnFS data directory", path));
-    }
-    return LockOpenError(error, path);
-  }
-  opened->lock_ = lock;
-  CAIRNFS_RETURN_IF_ERROR(TakeLock(lock, path));
-  opened->left_before_ = ReadLockLines(lock).value_or(LockLines()).left;
+  const bool had_lock_file = faccessat(directory, "LOCK", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+  const auto made = options.create ? DirectoryLock::File::kMayBeMade : DirectoryLock::File::kMustBeThere;
+  CAIRNFS_ASSIGN_OR_RETURN(opened->lock_, DirectoryLock::Take(directory, path, made));
   if (auto recognised = opened->Recognise(options.create); !recognised.ok()) {
     if (!had_lock_file) unlinkat(directory, "LOCK", 0);  // leaves no trace in a directory that is not ours
     return recognised.error();
   }
-  opened->previous_state_ = Printable(opened->left_before_);
-  // Until something is served, the text that the last process left stays: so it is still there if this one is killed.
-  opened->WriteLock(fmt::format("{} {}\n{}{}\n", getpid(), options.purpose, kLeftBefore, opened->left_before_));
-  opened->restores_lock_ = true;
+  opened->lock_->NoteUse(options.purpose);
   return opened;
 }
 
@@ -296,8 +164,7 @@ Result<std::string> DataDirectory::ReadUuid(const std::string& path) {
 
 DataDirectory::~DataDirectory() {
   if (is_new_) Unmake();
-  RestoreLock();
-  if (lock_ >= 0) close(lock_);
+  lock_.reset();
   close(directory_);
 }
 
@@ -353,7 +220,7 @@ Status DataDirectory::StartMaking() {
   if (fsync(directory_) != 0) return ErrnoError(errno, fmt::format("cannot sync {}", path_));
   CAIRNFS_RETURN_IF_ERROR(SyncParent(directory_, path_));
   is_new_ = true;
-  left_before_.clear();
+  lock_->ForgetPrevious();
   return {};
 }
 
@@ -490,32 +357,6 @@ Status DataDirectory::ReadFormat() {
   return {};
 }
 
-void DataDirectory::WriteLock(const std::string& text) {
-  // A failure here costs the text alone, never data, and the disk may be full: so it is no reason not to start. The old
-  // text is overwritten, which needs no room. A full disk might not give back the block of a file that was emptied.
-  if (pwrite(lock_, text.data(), text.size(), 0) < 0 || ftruncate(lock_, static_cast<off_t>(text.size())) != 0 ||
-      fdatasync(lock_) != 0) {
-    spdlog::warn("cannot write {}/LOCK", path_);
-  }
-}
-
-void DataDirectory::RestoreLock() {
-  if (restores_lock_) WriteLock(left_before_.empty() ? "" : left_before_ + "\n");
-}
-
-void DataDirectory::WriteLastLock(const std::string& text) {
-  restores_lock_ = false;
-  WriteLock(text);
-}
-
-void DataDirectory::SetState(const std::string& state) { WriteLastLock(fmt::format("{} {}\n", getpid(), state)); }
-void DataDirectory::MarkFailed(const std::string& why) {
-  std::string line = "failed: " + why;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  WriteLastLock(line + "\n");
-}
-void DataDirectory::MarkClean() { WriteLastLock(""); }
-
 uint64_t DataDirectory::DiskBytes() const {
   struct statvfs info;
   return fstatvfs(directory_, &info) == 0 ? static_cast<uint64_t>(info.f_blocks) * info.f_frsize : 0;
@@ -527,25 +368,6 @@ Result<std::string> ControlSocketPath(const std::string& data_path) {
   int directory = open(data_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return ErrnoError(errno, fmt::format("cannot open the data directory {}", data_path));
   return fmt::format("/proc/self/fd/{}/control.sock", directory);
-}
-
-Result<std::string> ReadLockText(const std::string& data_path) {
-  CAIRNFS_ASSIGN_OR_RETURN(LockLines lines, ReadLockFile(data_path));
-  return std::move(lines.user);
-}
-
-Result<std::string> ReadLastEnd(const std::string& data_path) {
-  CAIRNFS_ASSIGN_OR_RETURN(LockLines lines, ReadLockFile(data_path));
-  return std::move(lines.left);
-}
-
-bool IsInUse(const std::string& data_path) {
-  int fd = open((data_path + "/LOCK").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return true;
-  // Held for a moment only, and TakeLock tries again.
-  bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
-  close(fd);
-  return !is_free;
 }
 
 }  // namespace cairnfs::daemon

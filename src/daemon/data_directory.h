@@ -1,9 +1,6 @@
 // The data directory: what lies in it, who holds it, and how it comes into being.
 //
-//   DATA/LOCK          flock'ed by the process that uses the directory, and names it: "PID running|stopping", or
-//                      "failed: why". A clean stop empties it, so text found at start tells of an unclean one. A
-//                      process that only looks, or starts, writes "PID checking|starting|preparing", and below it
-//                      "before: " and the text that was there.
+//   DATA/LOCK          held by the process that uses the directory (directory_lock.h)
 //   DATA/format        "version = 1" and "uuid = ...": written last, so its presence says that the directory is whole;
 //                      in a cluster also "filesystem = ...", the one whose chunks are kept here
 //   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
@@ -27,6 +24,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "daemon/directory_lock.h"
 
 namespace cairnfs::daemon {
 
@@ -45,9 +43,7 @@ class DataDirectory {
   static Result<std::unique_ptr<DataDirectory>> Open(const OpenOptions& options);
   // Reads the uuid also while another process holds the directory.
   static Result<std::string> ReadUuid(const std::string& path);
-  // Unlocks. LOCK keeps what SetState or a Mark function wrote last. If none was called, LOCK gets back the text from
-  // before Open, so a process that served nothing leaves behind what the last one left. When such a process is killed,
-  // the text in LOCK tells the same. A directory that is still new is emptied again.
+  // Unlocks. A directory that is still new is emptied again.
   ~DataDirectory();
   DataDirectory(const DataDirectory&) = delete;
   DataDirectory& operator=(const DataDirectory&) = delete;
@@ -62,8 +58,7 @@ class DataDirectory {
   // 32 hex digits of the cluster's filesystem to which the directory belongs; empty: it is of a host alone.
   const std::string& filesystem() const { return filesystem_; }
   bool is_new() const { return is_new_; }  // FinishMaking is still to be called
-  // What the last process that served from the directory left in LOCK, fit to be printed; empty after a clean stop.
-  const std::string& previous_state() const { return previous_state_; }
+  DirectoryLock& lock() { return *lock_; }
   // Odd things that are no errors, for the log, which is opened after the directory.
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -71,12 +66,6 @@ class DataDirectory {
   Status FinishMaking();
   // Durably makes it a directory of that filesystem of a cluster. REQUIRES: filesystem().empty().
   Status JoinFilesystem(const std::string& uuid_hex);
-  void SetState(const std::string& state);  // "PID state" into LOCK, durably
-  void MarkFailed(const std::string& why);
-  void MarkClean();
-  // Does what the destructor does to LOCK when nothing was served, for a process that ends without a destructor. Any
-  // thread, while none of the above is called.
-  void RestoreLock();
 
  private:
   DataDirectory(std::string path, int directory) : path_(std::move(path)), directory_(directory) {}
@@ -88,31 +77,18 @@ class DataDirectory {
   Status CheckDirectory() const;
   Status CheckOwner() const;
   bool KeepsOwners(uid_t owner) const;
-  void WriteLock(const std::string& text);
-  void WriteLastLock(const std::string& text);
 
   const std::string path_;
   const int directory_;
-  int lock_ = -1;
+  std::unique_ptr<DirectoryLock> lock_;
   std::string uuid_;
   std::string filesystem_;
-  std::string previous_state_;
-  std::string left_before_;  // the same, as it stood there
   std::vector<std::string> notes_;
   bool is_new_ = false;
-  bool restores_lock_ = false;  // LOCK holds the purpose of Open
 };
 
 // The control socket of a data directory: a path short enough for a Unix socket. For a long directory name it leads
 // through /proc/self/fd, by a descriptor that stays open for the life of the process.
 Result<std::string> ControlSocketPath(const std::string& data_path);
-
-// The text in LOCK, which names the process that uses the directory, or did last; fit to be printed. Does not take the
-// lock. Empty when there is no text, or none that this user may read. An error: the disk does not give it.
-Result<std::string> ReadLockText(const std::string& data_path);
-// The value that previous_state() would have.
-Result<std::string> ReadLastEnd(const std::string& data_path);
-// Whether anybody holds the directory's lock. True too when that cannot be found out.
-bool IsInUse(const std::string& data_path);
 
 }  // namespace cairnfs::daemon

@@ -96,7 +96,7 @@ static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
   for (const std::string& note : directory->notes()) spdlog::warn("{}", note);
   OfflineCheckResult result;
-  result.last_end = directory->previous_state();
+  result.last_end = directory->lock().previous();
   store::RebuildResult rebuilt;
   if (options.rebuild_index) {
     Status verified = VerifyMetadata(*directory);

@@ -98,7 +98,7 @@ class InitDataTest : public ClusterSetupTest, public ::testing::WithParamInterfa
       ASSERT_TRUE((*storage)->OpenChunks(Storage::Purpose::kMount).ok());
     }
     ASSERT_TRUE((*directory)->FinishMaking().ok());
-    (*directory)->MarkClean();
+    (*directory)->lock().MarkClean();
   }
   // The directory belongs to `filesystem` as before, and nothing was made anywhere.
   void ExpectNothingChanged(const std::string& filesystem) {
@@ -106,7 +106,7 @@ class InitDataTest : public ClusterSetupTest, public ::testing::WithParamInterfa
     auto directory = DataDirectory::Open({options_.config.data, false, "testing"});
     ASSERT_TRUE(directory.ok()) << directory.error().message;
     EXPECT_EQ((*directory)->filesystem(), filesystem);
-    EXPECT_EQ((*directory)->previous_state(), "");
+    EXPECT_EQ((*directory)->lock().previous(), "");
     EXPECT_FALSE(stdfs::exists((*directory)->shared_path()));
     auto all = store_->Range({}, "", "\xff", 0);
     ASSERT_TRUE(all.ok());

@@ -40,7 +40,7 @@ class DataDirectoryTest : public ::testing::Test {
     ASSERT_TRUE(made.ok()) << made.error().message;
     ASSERT_TRUE((*made)->is_new());
     ASSERT_TRUE((*made)->FinishMaking().ok());
-    (*made)->MarkClean();
+    (*made)->lock().MarkClean();
   }
   // Ends without a word while it has the directory open, as when it is killed.
   void OpenAndDie() {
@@ -65,9 +65,9 @@ TEST_F(DataDirectoryTest, IsMadeOnceAndKeepsItsIdentity) {
   ASSERT_TRUE(again.ok()) << again.error().message;
   EXPECT_FALSE((*again)->is_new());
   EXPECT_EQ((*again)->path(), data_);
-  EXPECT_EQ((*again)->previous_state(), "");
+  EXPECT_EQ((*again)->lock().previous(), "");
   std::string uuid = (*again)->uuid();
-  (*again)->MarkClean();
+  (*again)->lock().MarkClean();
   again->reset();
   EXPECT_EQ(Open().value()->uuid(), uuid);
 }
@@ -88,10 +88,10 @@ TEST_F(DataDirectoryTest, WaitsForOneThatIsStopping) {
   pid_t child = fork();
   if (child == 0) {
     auto held = Open();
-    (*held)->SetState("stopping");
+    (*held)->lock().SetState("stopping");
     if (write(ends[1], "x", 1) != 1) _exit(1);
     Clock::SleepFor(std::chrono::milliseconds(300));
-    (*held)->MarkClean();
+    (*held)->lock().MarkClean();
     _exit(0);
   }
   char byte;
@@ -104,8 +104,8 @@ TEST_F(DataDirectoryTest, WaitsForOneThatIsStopping) {
 
 TEST_F(DataDirectoryTest, UncleanEndIsSeen) {
   Make();
-  Open().value()->SetState("running");
-  EXPECT_EQ(Open().value()->previous_state(), std::to_string(getpid()) + " running");
+  Open().value()->lock().SetState("running");
+  EXPECT_EQ(Open().value()->lock().previous(), std::to_string(getpid()) + " running");
 }
 
 // A start or a check that fails before anything is served says nothing about how the last daemon ended.
@@ -113,20 +113,20 @@ TEST_F(DataDirectoryTest, WhoServesNothingLeavesTheStateAlone) {
   Make();
   { auto failed = Open(); }
   EXPECT_EQ(*ReadLockText(data_), "");
-  EXPECT_EQ(Open().value()->previous_state(), "");
+  EXPECT_EQ(Open().value()->lock().previous(), "");
   for (const char* state : {"123 running", "failed: the disk is on fire"}) {
     Write("LOCK", std::string(state) + "\n");
     for (int tries = 0; tries < 2; ++tries) {
       auto failed = Open();
       ASSERT_TRUE(failed.ok());
-      EXPECT_EQ((*failed)->previous_state(), state);
+      EXPECT_EQ((*failed)->lock().previous(), state);
       EXPECT_EQ(*ReadLockText(data_), std::to_string(getpid()) + " testing");
     }
     EXPECT_EQ(*ReadLockText(data_), state);
   }
-  Open().value()->MarkFailed("another disk");
+  Open().value()->lock().MarkFailed("another disk");
   EXPECT_EQ(*ReadLockText(data_), "failed: another disk");
-  Open().value()->MarkClean();
+  Open().value()->lock().MarkClean();
   EXPECT_EQ(*ReadLockText(data_), "");
 }
 
@@ -140,12 +140,12 @@ TEST_F(DataDirectoryTest, WhoIsKilledBeforeItServesLeavesTheStateAlone) {
       EXPECT_EQ(*ReadLockText(data_), std::to_string(dead_) + " testing");
       EXPECT_EQ(*ReadLastEnd(data_), state);
     }
-    EXPECT_EQ(Open().value()->previous_state(), state);
+    EXPECT_EQ(Open().value()->lock().previous(), state);
     EXPECT_EQ(*ReadLockText(data_), state);
     EXPECT_EQ(*ReadLastEnd(data_), state);
   }
   OpenAndDie();
-  Open().value()->SetState("running");
+  Open().value()->lock().SetState("running");
   EXPECT_EQ(*ReadLastEnd(data_), std::to_string(getpid()) + " running");
 }
 
@@ -156,7 +156,7 @@ TEST_F(DataDirectoryTest, WhatLockHoldsIsFitToBePrinted) {
   Write("LOCK", raw + "\n");
   EXPECT_EQ(*ReadLockText(data_), text);
   EXPECT_EQ(*ReadLastEnd(data_), text);
-  EXPECT_EQ(Open().value()->previous_state(), text);
+  EXPECT_EQ(Open().value()->lock().previous(), text);
   std::ifstream file(data_ + "/LOCK");
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), raw + "\n") << "it is left as it was";
   const int holder = open((data_ + "/LOCK").c_str(), O_RDWR);
@@ -179,15 +179,15 @@ TEST_F(DataDirectoryTest, TheStateIsTheFirstLine) {
   Make();
   Write("LOCK", "failed: no space\nolder text\n");
   EXPECT_EQ(*ReadLockText(data_), "failed: no space");
-  EXPECT_EQ(Open().value()->previous_state(), "failed: no space");
-  Open().value()->MarkFailed("two\nlines");
+  EXPECT_EQ(Open().value()->lock().previous(), "failed: no space");
+  Open().value()->lock().MarkFailed("two\nlines");
   EXPECT_EQ(*ReadLockText(data_), "failed: two lines");
 }
 
 TEST_F(DataDirectoryTest, WhoIsRefusedDoesNotTouchTheHoldersState) {
   Make();
   auto holder = Open();
-  (*holder)->SetState("running");
+  (*holder)->lock().SetState("running");
   EXPECT_EQ(ErrorOf().code, ErrorCode::kBusy);
   EXPECT_EQ(*ReadLockText(data_), std::to_string(getpid()) + " running");
 }
@@ -236,7 +236,7 @@ TEST_F(DataDirectoryTest, HalfMadeIsMadeAnew) {
   EXPECT_FALSE(stdfs::exists(data_ + "/segments/junk"));
   ASSERT_EQ((*again)->notes().size(), 1U);
   EXPECT_EQ((*again)->notes()[0], data_ + " is half-made: its first start did not come to its end; making it anew");
-  EXPECT_EQ((*again)->previous_state(), "");
+  EXPECT_EQ((*again)->lock().previous(), "");
 }
 
 TEST_F(DataDirectoryTest, AFirstStartThatIsRefusedLeavesNothingHalfMade) {
@@ -247,7 +247,7 @@ TEST_F(DataDirectoryTest, AFirstStartThatIsRefusedLeavesNothingHalfMade) {
   ASSERT_TRUE(again.ok()) << again.error().message;
   EXPECT_TRUE((*again)->is_new());
   EXPECT_TRUE((*again)->notes().empty()) << (*again)->notes()[0];
-  EXPECT_EQ((*again)->previous_state(), "");
+  EXPECT_EQ((*again)->lock().previous(), "");
 }
 
 TEST_F(DataDirectoryTest, StrangersAreLeftAlone) {
@@ -287,7 +287,7 @@ TEST_F(DataDirectoryTest, RemembersItsCluster) {
     EXPECT_EQ((*made)->filesystem(), "");
     ASSERT_TRUE((*made)->JoinFilesystem(filesystem).ok());
     ASSERT_TRUE((*made)->FinishMaking().ok());
-    (*made)->MarkClean();
+    (*made)->lock().MarkClean();
   }
   EXPECT_EQ(Open().value()->filesystem(), filesystem);
   std::ifstream file(data_ + "/format");
