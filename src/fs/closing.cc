@@ -9,10 +9,7 @@ namespace cairnfs::fs {
 
 Status TakeError(const InodePtr& inode, Handle& handle) {
   MutexLock lock(handle.mutex);
-  if (handle.error_seen >= inode->error_number || !inode->error) return {};
-  handle.error_seen = inode->error_number;
-  inode->error_reported = true;
-  return *inode->error;
+  return inode->error.Take(handle.error_seen);
 }
 
 Status TakeErrorLocked(Handle& handle) {

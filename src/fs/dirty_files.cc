@@ -144,7 +144,7 @@ std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
 
 Result<meta::FileRecord> DirtyFiles::MakeRecord(const InodePtr& inode) {
   Content& content = *inode->content;
-  if (!content.loss_told && inode->error) loss = inode->error;
+  if (!content.loss_told && inode->error.last()) loss = inode->error.last();
   content.loss_told = true;
   const uint64_t durable_size = DurableSize(content);  // before holes are filled
   streams_.MergeSmallExtents(inode);

@@ -20,6 +20,7 @@
 #include "base/thread_annotations.h"
 #include "fs/chunk_saver.h"
 #include "fs/extent_map.h"
+#include "fs/file_error.h"
 #include "fs/overlay.h"
 #include "fs/publish_state.h"
 #include "fs/range_set.h"
@@ -122,15 +123,7 @@ class Inode {
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
   bool closed_while_open GUARDED_BY(mutex) = false;  // a descriptor of a file that is open for writing since
-  // The first error that a descriptor has not been told: each handle compares the number of the last that it was told.
-  std::optional<Error> error GUARDED_BY(mutex);
-  uint64_t error_number GUARDED_BY(mutex) = 0;
-  uint64_t errors_total GUARDED_BY(mutex) = 0;    // the highest number given
-  bool error_reported GUARDED_BY(mutex) = false;  // somebody was told: those who open the file later are not
-  bool error_heals GUARDED_BY(mutex) = false;     // it goes, if nobody was told, once what found no space is stored
-  // The one before, which somebody was told and perhaps not everybody: it is back once `error` has healed.
-  std::optional<Error> told_before GUARDED_BY(mutex);
-  uint64_t told_before_number GUARDED_BY(mutex) = 0;
+  FileError error GUARDED_BY(mutex);
 
   // How often it was noticed that another host may have published bytes of the file, and how often by the time at which
   // the content that is there was read.

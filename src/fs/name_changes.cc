@@ -30,10 +30,7 @@ Status NameChanges::PrepareForNewName(InodeId id) {
   InodePtr inode = at_.table.Find(id);
   if (!inode) return {};
   MutexLock lock(inode->mutex);
-  if (inode->error && !inode->error_reported) {
-    inode->error_reported = true;
-    return *inode->error;
-  }
+  CAIRNFS_RETURN_IF_ERROR(inode->error.TakeUnreported());
   if (inode->content) inode->content->must_publish = true;
   return {};
 }

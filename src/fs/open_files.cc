@@ -40,10 +40,8 @@ HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
   handle->flags = flags;
   at_.session.Stamp(*handle);
   {
-    // An error that nobody was told is told to whoever opens the file for writing next. Who only reads it is told by
-    // the reads of what is lost.
     MutexLock lock(handle->mutex);
-    handle->error_seen = inode->errors_total - (flags.write && inode->error && !inode->error_reported ? 1 : 0);
+    handle->error_seen = inode->error.SeenAtOpen(flags.write);
   }
   inode->open_count++;
   if (flags.write) {

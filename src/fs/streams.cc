@@ -49,12 +49,7 @@ bool IsPassing(ErrorCode code) { return code == ErrorCode::kUnavailable || code 
 }  // namespace
 
 void Streams::SetError(const InodePtr& inode, const Error& error) {
-  inode->mutex.AssertHeld();
-  inode->error = error;
-  inode->error_number = ++inode->errors_total;
-  inode->error_reported = false;
-  inode->error_heals = false;
-  inode->told_before.reset();
+  inode->error.Set(error);
   hooks_.failed(inode->id);
 }
 
@@ -81,30 +76,16 @@ void Streams::ForgetRecipeError(const InodePtr& inode) {
   if (std::exchange(inode->content->recipe_error_noted, false)) ForgetHealed(inode);
 }
 
-// An error that was there before is not forgotten with this one, unless it was of the same kind: where nobody was told,
-// somebody is yet to be, and where somebody was, perhaps not everybody.
 void Streams::SetErrorThatHeals(const InodePtr& inode, const Error& error) {
-  const bool heals = !inode->error || inode->error_heals || inode->error_reported;
-  std::optional<Error> told_before = inode->told_before;
-  if (inode->error && inode->error_reported && !inode->error_heals) {
-    told_before = inode->error;
-    inode->told_before_number = inode->error_number;
-  }
-  SetError(inode, error);
-  inode->error_heals = heals;
-  inode->told_before = std::move(told_before);
+  inode->error.SetThatHeals(error);
+  hooks_.failed(inode->id);
 }
 
 void Streams::ForgetHealed(const InodePtr& inode) {
   Content& content = *inode->content;
   if (content.LacksSpace()) return;
   content.no_space_noted = false;
-  if (content.recipe_error_noted) return;
-  if (!inode->error_heals || inode->error_reported) return;
-  inode->error = std::exchange(inode->told_before, std::nullopt);
-  inode->error_number = inode->told_before_number;
-  inode->error_reported = inode->error.has_value();
-  inode->error_heals = false;
+  if (!content.recipe_error_noted) inode->error.Heal();
 }
 
 // Lays zeros where a hole ends at `end` that has no whole page: a file system whose blocks are pages has none there

@@ -72,7 +72,7 @@ class Streams {
   // The same, and counts what is stored as freed: the file is gone.
   void Discard(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
-  // Notes the first error that nobody has been told.
+  // FileError::Set, and FileError::SetThatHeals below.
   void SetError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
   // The file's recipe could not be stored. Noted as an error once, until ForgetRecipeError.
   void NoteRecipeError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
@@ -104,9 +104,8 @@ class Streams {
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) REQUIRES_LOCK(inode->mutex);
-  // As SetError, for an error that ForgetHealed may take back.
   void SetErrorThatHeals(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
-  // What found no space has found it, or is no more: an error that nobody was told is none any more.
+  // FileError::Heal, once nothing of the file lacks space.
   static void ForgetHealed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void AddLost(const InodePtr& inode, const Content::LostRange& range) REQUIRES_LOCK(inode->mutex);
   void Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed, const Status& loaded)
