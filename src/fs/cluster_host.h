@@ -36,18 +36,13 @@ class ClusterHost {
   const std::string& self() const { return self_; }  // this node's id, as it stands in keys
   cluster::Membership& membership() { return parts_.membership; }
   cluster::Peers& peers() { return parts_.peers; }
+  cluster::ClusterChunkStore& chunks() { return parts_.chunks; }
   Levels& levels() { return levels_; }
   const UnawaitedFiles& unawaited_files() const { return unawaited_files_; }
   // Makes what was put durable, at this level, but for the chunks that it returns, which cannot be read back
   // (ClusterChunkStore).
   Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(const Context& context, Durability level);
   using SizedChunk = cluster::ClusterChunkStore::Sized;
-  // ClusterChunkStore::Cover.
-  std::vector<store::ChunkPin> CoverChunks(std::span<const SizedChunk> chunks) { return parts_.chunks.Cover(chunks); }
-
-  Status AwaitHealing(const Context& context) { return parts_.chunks.AwaitHealing(context); }
-  std::string DescribeShortage() { return parts_.chunks.DescribeShortage(); }
-  size_t CountUnderReplicated(std::span<const Digest> chunks) { return parts_.chunks.CountUnderReplicated(chunks); }
 
   // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
   // under an earlier one is never published.

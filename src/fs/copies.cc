@@ -124,7 +124,7 @@ Status SharedCopies::CheckBelow(const Context& context, InodeId inode) {
 
 // The check has told the cluster's chunk store of each damaged chunk, which is replacing them.
 Result<std::vector<Digest>> SharedCopies::AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) {
-  CAIRNFS_RETURN_IF_ERROR(at_.host.AwaitHealing(context));
+  CAIRNFS_RETURN_IF_ERROR(at_.host.chunks().AwaitHealing(context));
   const std::vector<bool> is_sound = at_.parts.local_chunks.HasSound(damaged);
   std::vector<Digest> replaced;
   for (size_t i = 0; i < damaged.size(); ++i) {
@@ -163,7 +163,7 @@ Status SharedCopies::CoverExtents(const Context& context, InodeId from, InodeId 
   std::vector<ClusterHost::SizedChunk> chunks;
   chunks.reserve(extents.size());
   for (const Extent& extent : extents) chunks.push_back({extent.digest, extent.chunk_size});
-  static_cast<void>(at_.host.CoverChunks(chunks));  // they have pins
+  static_cast<void>(at_.host.chunks().Cover(chunks));  // they have pins
   return {};
 }
 

@@ -88,7 +88,7 @@ class SharedCopies final : public Copies {
   Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) override;
   Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) override;
   std::optional<FileSystem::Parts::Space> Space() override;
-  std::string DescribeShortage() override { return at_.host.DescribeShortage(); }
+  std::string DescribeShortage() override { return at_.host.chunks().DescribeShortage(); }
 
   // For no longer than a commit waits, and until the caller is being killed or the server stops.
   Covering CoveringFor(const Caller& caller) const;

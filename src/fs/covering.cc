@@ -148,7 +148,7 @@ Status Covering::Add(InodeId file, const Digest& digest, size_t size) {
 
 // A chunk that cannot be read holds up nobody else's sync; this operation waits for the nodes that have it.
 Status Covering::AwaitCopies() {
-  const std::vector<store::ChunkPin> pins = host_.CoverChunks(chunks_);
+  const std::vector<store::ChunkPin> pins = host_.chunks().Cover(chunks_);
   while (!pins.empty()) {
     const auto synced = host_.SyncReadableChunks(context_, Durability::kReplicated);
     if (!synced.ok() && context_.IsStopped()) return CheckContext();

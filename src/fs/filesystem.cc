@@ -136,29 +136,27 @@ void FileSystem::Read(HandleId handle, InodeId inode, uint64_t offset, size_t si
   impl_->reader->Read(handle, inode, offset, size, std::move(done), options);
 }
 
-void FileSystem::Flush(HandleId handle, InodeId, Done<void> done, const Caller& caller, uint64_t lock_owner) {
+void FileSystem::Flush(HandleId handle, Done<void> done, const Caller& caller, uint64_t lock_owner) {
   impl_->open_files->Flush({handle, lock_owner}, std::move(done), caller);
 }
 
-void FileSystem::Release(HandleId handle, InodeId) { impl_->open_files->Release(handle); }
+void FileSystem::Release(HandleId handle) { impl_->open_files->Release(handle); }
 
-void FileSystem::Fsync(HandleId handle, InodeId inode, bool, Done<void> done, const Caller& caller) {
+void FileSystem::Fsync(HandleId handle, InodeId inode, Done<void> done, const Caller& caller) {
   impl_->open_files->Fsync(handle, inode, std::move(done), caller);
 }
 
-void FileSystem::Fallocate(HandleId handle, InodeId, const FallocateRequest& request, Done<void> done,
-                           const Caller& caller) {
+void FileSystem::Fallocate(HandleId handle, const FallocateRequest& request, Done<void> done, const Caller& caller) {
   impl_->writer->Fallocate(handle, request, std::move(done), caller);
 }
 
-void FileSystem::SeekTo(HandleId handle_id, InodeId, uint64_t offset, Seek what, Done<uint64_t> done,
-                        const Caller& caller) {
+void FileSystem::SeekTo(HandleId handle_id, uint64_t offset, Seek what, Done<uint64_t> done, const Caller& caller) {
   impl_->reader->SeekTo(handle_id, offset, what, std::move(done), caller);
 }
 
-void FileSystem::CopyRange(HandleId from_handle, InodeId, uint64_t from_offset, HandleId to_handle, InodeId,
-                           uint64_t to_offset, uint64_t length, Done<size_t> done, const Caller& caller) {
-  HandlePtr from = impl_->handles.Find(from_handle), to = impl_->handles.Find(to_handle);
+void FileSystem::CopyRange(HandleId from_id, uint64_t from_offset, HandleId to_id, uint64_t to_offset, uint64_t length,
+                           Done<size_t> done, const Caller& caller) {
+  HandlePtr from = impl_->handles.Find(from_id), to = impl_->handles.Find(to_id);
   if (!from || !to) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   impl_->writer->CopyRange({from, to, from_offset, to_offset, length}, std::move(done), caller);
 }

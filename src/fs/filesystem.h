@@ -307,18 +307,17 @@ class FileSystem {
             const ReadOptions& options = {});
   // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
   // descriptor, or is killed, does not. Then it frees the record locks that their `lock_owner` has on the file.
-  void Flush(HandleId handle, InodeId inode, Done<void> done, const Caller& caller = {}, uint64_t lock_owner = 0);
+  void Flush(HandleId handle, Done<void> done, const Caller& caller = {}, uint64_t lock_owner = 0);
   // The last descriptor is gone, and with it all that was locked through it.
-  void Release(HandleId handle, InodeId inode);
+  void Release(HandleId handle);
   // Of a file or directory. kInterrupted: the caller was killed meanwhile.
-  void Fsync(HandleId handle, InodeId inode, bool data_only, Done<void> done, const Caller& caller = {});
-  void Fallocate(HandleId handle, InodeId inode, const FallocateRequest& request, Done<void> done,
-                 const Caller& caller = {});
+  void Fsync(HandleId handle, InodeId inode, Done<void> done, const Caller& caller = {});
+  void Fallocate(HandleId handle, const FallocateRequest& request, Done<void> done, const Caller& caller = {});
   enum class Seek { kData, kHole };
-  void SeekTo(HandleId handle, InodeId inode, uint64_t offset, Seek what, Done<uint64_t> done,  // kNoData
+  void SeekTo(HandleId handle, uint64_t offset, Seek what, Done<uint64_t> done,  // kNoData
               const Caller& caller = {});
-  void CopyRange(HandleId from_handle, InodeId from, uint64_t from_offset, HandleId to_handle, InodeId to,
-                 uint64_t to_offset, uint64_t length, Done<size_t> done, const Caller& caller = {});
+  void CopyRange(HandleId from, uint64_t from_offset, HandleId to, uint64_t to_offset, uint64_t length,
+                 Done<size_t> done, const Caller& caller = {});
 
   // Where the front end brings its lock requests. REQUIRES: not owns_names.
   coherence::ClusterLocks& locks() const;

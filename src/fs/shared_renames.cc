@@ -188,7 +188,7 @@ Status SharedNameChanges::MakeReplicated(const Renaming& renaming) {
 // that were stored since then.
 std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {
   if (why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kNoSpace) return {};
-  if (shared_.host.DescribeShortage().empty()) return {};
+  if (shared_.host.chunks().DescribeShortage().empty()) return {};
   const Context context = Context(shared_.session.waits_end()).WithTimeout(kNamingTimeMax);
   const auto goes_on = [&] { return !context.Expired() && shared_.host.membership().LeaseHolds(); };
   if (!goes_on()) return {};
@@ -205,7 +205,7 @@ std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, cons
   for (auto& [inode, chunks] : unpublished) {
     std::sort(chunks.begin(), chunks.end());
     chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
-    const size_t count = shared_.host.CountUnderReplicated(chunks);
+    const size_t count = shared_.host.chunks().CountUnderReplicated(chunks);
     if (count == 0) continue;
     counts.emplace(inode, count);
     lacking.push_back(inode);

@@ -89,7 +89,7 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   }
 }
 
-void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info* file) {
+void OpFallocate(fuse_req_t request, fuse_ino_t, int mode, off_t offset, off_t length, fuse_file_info* file) {
   constexpr int kKnownModes = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE;
   if ((mode & ~kKnownModes) != 0) {
     fuse_reply_err(request, EOPNOTSUPP);
@@ -101,15 +101,13 @@ void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, o
   change.keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
   change.punch_hole = (mode & FALLOC_FL_PUNCH_HOLE) != 0;
   change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
-  WhereItMayWait(request,
-                 [request, inode, change, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
-                   filesystem.Fallocate(
-                       handle, InodeId{inode}, change,
-                       [request](const Result<void>& status) { ReplyStatus(request, status); }, caller);
-                 });
+  WhereItMayWait(request, [request, change, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    filesystem.Fallocate(
+        handle, change, [request](const Result<void>& status) { ReplyStatus(request, status); }, caller);
+  });
 }
 
-void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info* file) {
+void OpLseek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file_info* file) {
   if (whence != SEEK_DATA && whence != SEEK_HOLE) {
     fuse_reply_err(request, EINVAL);
     return;
@@ -125,11 +123,11 @@ void OpLseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fus
     }
   };
   WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    filesystem.SeekTo(handle, InodeId{inode}, static_cast<uint64_t>(offset), what, reply, caller);
+    filesystem.SeekTo(handle, static_cast<uint64_t>(offset), what, reply, caller);
   });
 }
 
-void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info* from_file, fuse_ino_t to,
+void OpCopyFileRange(fuse_req_t request, fuse_ino_t, off_t from_offset, fuse_file_info* from_file, fuse_ino_t,
                      off_t to_offset, fuse_file_info* to_file, size_t length, int flags) {
   if (flags != 0) {
     fuse_reply_err(request, EINVAL);
@@ -141,8 +139,8 @@ void OpCopyFileRange(fuse_req_t request, fuse_ino_t from, off_t from_offset, fus
       if (!copied.ok()) return ReplyError(request, copied.error());
       fuse_reply_write(request, *copied);
     };
-    filesystem.CopyRange(from_handle, InodeId{from}, static_cast<uint64_t>(from_offset), to_handle, InodeId{to},
-                         static_cast<uint64_t>(to_offset), std::min(length, kCopyBytesMax), reply, caller);
+    filesystem.CopyRange(from_handle, static_cast<uint64_t>(from_offset), to_handle, static_cast<uint64_t>(to_offset),
+                         std::min(length, kCopyBytesMax), reply, caller);
   });
 }
 

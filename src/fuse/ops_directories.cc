@@ -99,9 +99,9 @@ void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
   fuse_reply_err(request, 0);
 }
 
-void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
+void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info* file) {
   SessionOf(request).filesystem().Fsync(
-      file->fh, InodeId{inode}, data_only != 0, [request](const Result<void>& status) { ReplyStatus(request, status); },
+      file->fh, InodeId{inode}, [request](const Result<void>& status) { ReplyStatus(request, status); },
       CallerOf(request));
 }
 

@@ -22,11 +22,11 @@ constexpr int kOpenForExec = 0x20;
 
 void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, const fs::Caller& caller, InodeId inode,
                   const fs::OpenFlags& flags) {
-  auto reply = [request, inode](Result<fs::HandleId> handle) {
+  auto reply = [request](Result<fs::HandleId> handle) {
     // The kernel's own error for a program that is open for writing.
     if (!handle.ok() && handle.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
-    ReplyOpen(request, inode, *handle);
+    ReplyOpen(request, *handle);
   };
   filesystem.Open(inode, flags, reply, UntilStop(request, caller));
 }
@@ -146,24 +146,23 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   WhenAdmitted(request, fs::NameChange::kMakes, std::move(make));
 }
 
-void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+void OpFlush(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
   SessionOf(request).filesystem().Flush(
-      file->fh, InodeId{inode}, [request](const Result<void>& status) { ReplyStatus(request, status); },
-      CallerOf(request), file->lock_owner);
+      file->fh, [request](const Result<void>& status) { ReplyStatus(request, status); }, CallerOf(request),
+      file->lock_owner);
 }
 
-void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  SessionOf(request).filesystem().Release(file->fh, InodeId{inode});
+void OpRelease(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+  SessionOf(request).filesystem().Release(file->fh);
   fuse_reply_err(request, 0);
 }
 
-void OpFsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* file) {
+void OpFsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info* file) {
   const Receiver::Wait wait(Receiver::Current());
   fs::Caller caller = CallerOf(request);
   caller.lends_thread = wait.is_long();
   SessionOf(request).filesystem().Fsync(
-      file->fh, InodeId{inode}, data_only != 0, [request](const Result<void>& status) { ReplyStatus(request, status); },
-      caller);
+      file->fh, InodeId{inode}, [request](const Result<void>& status) { ReplyStatus(request, status); }, caller);
 }
 
 }  // namespace cairnfs::fuse

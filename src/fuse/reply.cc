@@ -134,11 +134,11 @@ void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_
   fuse_reply_attr(request, &attributes, CacheTimesOf(request, *attr).attr_seconds);
 }
 
-void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle) {
+void ReplyOpen(fuse_req_t request, fs::HandleId handle) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   const fuse_open_out out = OpenOut(handle);
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
-    filesystem.Release(handle, inode);
+    filesystem.Release(handle);
   }
 }
 
@@ -151,7 +151,7 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created) {
         OpenOut(created.handle)};
   static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
-    filesystem.Release(created.handle, created.attr.inode);
+    filesystem.Release(created.handle);
     filesystem.names().Forget(created.attr.inode, 1);
   }
 }

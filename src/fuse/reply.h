@@ -48,7 +48,7 @@ void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when
 void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old);
 // Answers OPEN of a regular file, by hand because FOPEN_PARALLEL_DIRECT_WRITES has no name in libfuse 3.14. Releases
 // the handle when the kernel does not take the answer.
-void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle);
+void ReplyOpen(fuse_req_t request, fs::HandleId handle);
 void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created);
 
 // --- pure, for the above and for tests ---

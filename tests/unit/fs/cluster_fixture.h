@@ -177,15 +177,15 @@ class Host {
     return Await<HandleId>([&](Done<HandleId> done) { fs->Open(inode, flags, std::move(done), caller); });
   }
   Status Flush(const FileSystem::Created& file, const Caller& caller = {}) {
-    return Await<void>([&](Done<void> done) { fs->Flush(file.handle, file.attr.inode, std::move(done), caller); });
+    return Await<void>([&](Done<void> done) { fs->Flush(file.handle, std::move(done), caller); });
   }
   Status CloseFile(const FileSystem::Created& file) {
     Status status = Flush(file);
-    fs->Release(file.handle, file.attr.inode);
+    fs->Release(file.handle);
     return status;
   }
   Status Fsync(const FileSystem::Created& file) {
-    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, false, done); });
+    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, done); });
   }
   Status Sync() {
     return Await<void>([&](Done<void> done) { fs->maintenance().Sync(std::move(done)); });
@@ -237,7 +237,7 @@ class Host {
   InodeId PutKilled(std::string_view file_name, std::string_view bytes, InodeId parent = kRootInode) {
     auto file = Create(file_name, parent);
     EXPECT_TRUE(Write(file, 0, bytes).ok());
-    fs->Release(file.handle, file.attr.inode);
+    fs->Release(file.handle);
     return file.attr.inode;
   }
   // Writes a new file whose close fails.

@@ -115,11 +115,10 @@ TEST_F(ClusterKilledTest, WhoIsKilledWaitsForNoRound) {
   const uint64_t before = chunks.syncs;
   chunks.syncs_hang = true;
   const auto waits = [&] { return chunks.syncs > before; };
+  ExpectInterrupted(KillOnce(
+      waits, [&](const Caller& caller, Done<void> done) { host(0).fs->Flush(file.handle, std::move(done), caller); }));
   ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
-    host(0).fs->Flush(file.handle, file.attr.inode, std::move(done), caller);
-  }));
-  ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
-    host(0).fs->Fsync(file.handle, file.attr.inode, false, std::move(done), caller);
+    host(0).fs->Fsync(file.handle, file.attr.inode, std::move(done), caller);
   }));
   ExpectInterrupted(KillOnce(
       waits, [&](const Caller& caller, Done<void> done) { SetTime(host(0), timed, std::move(done), caller); }));
@@ -168,10 +167,9 @@ TEST_F(ClusterKilledTest, WhoIsKilledDoesNotWaitForTheStoreToPublish) {
     while (!may_answer) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return std::nullopt;
   };
-  ExpectInterrupted(KillOnce([&] { return is_asked.load(); },
-                             [&](const Caller& caller, Done<void> done) {
-                               host(0).fs->Flush(file.handle, file.attr.inode, std::move(done), caller);
-                             }));
+  ExpectInterrupted(KillOnce(
+      [&] { return is_asked.load(); },
+      [&](const Caller& caller, Done<void> done) { host(0).fs->Flush(file.handle, std::move(done), caller); }));
   may_answer = true;
   EXPECT_TRUE(host(0).Sync().ok());
   host(0).gate->refuse = nullptr;

@@ -222,9 +222,8 @@ TEST_F(ClusterLevelsTest, ACopyToWhereCopiesArePromisedWaitsForThem) {
   auto source = copier.OpenInode(file.attr.inode);
   ASSERT_TRUE(source.ok());
   auto copy_to = [&](const FileSystem::Created& to) {
-    auto copied = Host::Await<size_t>([&](Done<size_t> done) {
-      copier.fs->CopyRange(*source, file.attr.inode, 0, to.handle, to.attr.inode, 0, text.size(), std::move(done));
-    });
+    auto copied = Host::Await<size_t>(
+        [&](Done<size_t> done) { copier.fs->CopyRange(*source, 0, to.handle, 0, text.size(), std::move(done)); });
     return copied.ok() ? *copied : 0;
   };
   auto rough = copier.Create("rough", scratch), final = copier.Create("final");
@@ -238,7 +237,7 @@ TEST_F(ClusterLevelsTest, ACopyToWhereCopiesArePromisedWaitsForThem) {
   EXPECT_TRUE(copier.Fsync(final).ok());
   EXPECT_EQ(copier.chunks->covered_count(), 0u);
   EXPECT_EQ(copier.Cat("final"), text);
-  copier.fs->Release(*source, file.attr.inode);
+  copier.fs->Release(*source);
   for (const auto& each : {rough, final}) ASSERT_TRUE(copier.CloseFile(each).ok());
   ASSERT_TRUE(host(0).CloseFile(file).ok());
 }

@@ -303,7 +303,7 @@ TEST_F(ClusterNamesTest, DeletionComesAfterWhatWasClosedBefore) {
   // Its process was killed: nobody waited for it.
   auto fresh = host(0).Create("fresh");
   ASSERT_TRUE(host(0).Write(fresh, 0, "fresh").ok());
-  host(0).fs->Release(fresh.handle, fresh.attr.inode);
+  host(0).fs->Release(fresh.handle);
   auto open = host(0).Create("open");
   ASSERT_TRUE(host(0).Write(open, 0, "not closed").ok());
   EXPECT_FALSE(HasKey(meta::FileKey(fresh.attr.inode)));
@@ -446,7 +446,7 @@ TEST_F(ClusterNamesTest, AFileRemovedElsewhereHoldsUpNoRound) {
   auto file = host(0).Create("file");
   const InodeId inode = file.attr.inode;
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
-  host(0).fs->Release(file.handle, inode);
+  host(0).fs->Release(file.handle);
   host(0).fs->names().Forget(inode, 1);
   ASSERT_TRUE(host(1).Unlink("file").ok());
   EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));

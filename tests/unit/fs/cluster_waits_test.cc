@@ -154,11 +154,11 @@ TEST_F(ClusterWaitsTest, ClosesThatWaitForARoundLeaveTheOthersAlone) {
       [&](int i, Done<void> done) {
         const FileSystem::Created& file = files[static_cast<size_t>(i)];
         EXPECT_TRUE(host(0).Write(file, 0, "x").ok());
-        host(0).fs->Flush(file.handle, file.attr.inode, std::move(done));
+        host(0).fs->Flush(file.handle, std::move(done));
       },
       [&] { return chunks.syncs > before; }, [&] { chunks.syncs_hang = false; });
   for (int i = 0; i < kCrowd; i++) EXPECT_EQ(host(1).Cat("file-" + std::to_string(i)), "x");
-  for (const auto& file : files) host(0).fs->Release(file.handle, file.attr.inode);
+  for (const auto& file : files) host(0).fs->Release(file.handle);
 }
 
 TEST_F(ClusterWaitsTest, ChangesThatWaitForARoundLeaveTheOthersAlone) {

@@ -158,9 +158,8 @@ TEST(FileSystem, CopiesAreReferences) {
   ASSERT_TRUE(world.Write(from, 0, text).ok());
   ASSERT_TRUE(world.Fsync(from).ok());
   uint64_t before = world.chunks->Stats().unique_bytes;
-  auto copied = World::Await<size_t>([&](Done<size_t> done) {
-    world.fs->CopyRange(from.handle, from.attr.inode, 1000, to.handle, to.attr.inode, 77, 800'000, std::move(done));
-  });
+  auto copied = World::Await<size_t>(
+      [&](Done<size_t> done) { world.fs->CopyRange(from.handle, 1000, to.handle, 77, 800'000, std::move(done)); });
   ASSERT_TRUE(copied.ok());
   EXPECT_EQ(*copied, 800'000u);
   EXPECT_EQ(*world.Read(to, 0, 1'000'000), std::string(77, '\0') + text.substr(1000, 800'000));
@@ -225,8 +224,7 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
         uint64_t from = random() % 150'000, to = 150'000 + random() % 150'000, length = random() % 100'000;
         length = std::min(length, to - from);
         auto copied = World::Await<size_t>([&](Done<size_t> done) {
-          world.fs->CopyRange(file.handle, file.attr.inode, from, file.handle, file.attr.inode, to, length,
-                              std::move(done));
+          world.fs->CopyRange(file.handle, from, file.handle, to, length, std::move(done));
         });
         ASSERT_TRUE(copied.ok());
         uint64_t expected = from >= model.size() ? 0 : std::min(length, model.size() - from);
@@ -270,7 +268,7 @@ TEST(FileSystem, ReadsOfWhoOpenedItSoLeaveTheAccessTimeAlone) {
     FileSystem::Created opened = file;
     opened.handle = *World::Await<HandleId>([&](Done<HandleId> done) { world.fs->Open(inode, flags, done); });
     EXPECT_EQ(*world.Read(opened, 0, 100), "text");
-    world.fs->Release(opened.handle, inode);
+    world.fs->Release(opened.handle);
     return world.fs->names().GetAttr({}, inode)->atime.seconds;
   };
   EXPECT_EQ(atime_after_read({.read = true, .no_atime = true}), 1000);

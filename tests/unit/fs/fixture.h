@@ -232,17 +232,17 @@ class World {
     return result.ok() ? Status() : Status(result.error());
   }
   Status Fallocate(const FileSystem::Created& file, const FallocateRequest& request) {
-    return Await<void>([&](Done<void> done) { fs->Fallocate(file.handle, file.attr.inode, request, std::move(done)); });
+    return Await<void>([&](Done<void> done) { fs->Fallocate(file.handle, request, std::move(done)); });
   }
   Status Punch(const FileSystem::Created& file, uint64_t offset, uint64_t length) {
     return Fallocate(file, {.offset = offset, .length = length, .keep_size = true, .punch_hole = true});
   }
   Status Fsync(const FileSystem::Created& file) {
-    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, false, done); });
+    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, done); });
   }
   void CloseFile(const FileSystem::Created& file) {
-    EXPECT_TRUE(Await<void>([&](Done<void> done) { fs->Flush(file.handle, file.attr.inode, std::move(done)); }).ok());
-    fs->Release(file.handle, file.attr.inode);
+    EXPECT_TRUE(Await<void>([&](Done<void> done) { fs->Flush(file.handle, std::move(done)); }).ok());
+    fs->Release(file.handle);
   }
   FileSystem::Created OpenByName(std::string_view name) {
     FileSystem::Created file;

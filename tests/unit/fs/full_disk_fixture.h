@@ -31,7 +31,7 @@ class NoRoomForAccepted : public testing::Test {
   ~NoRoomForAccepted() override {
     disk_->SetFaults({});
     world_.engine->LetGo();
-    world_.fs->Release(file_.handle, file_.attr.inode);
+    world_.fs->Release(file_.handle);
     world_.Close();
   }
   void SetFull() {
@@ -43,15 +43,14 @@ class NoRoomForAccepted : public testing::Test {
   // there is no room.
   void ReopenWithoutRoom(const std::vector<std::pair<uint64_t, std::string>>& pieces) {
     ASSERT_TRUE(Sync().ok());
-    world_.fs->Release(file_.handle, file_.attr.inode);
+    world_.fs->Release(file_.handle);
     world_.Reopen();
     file_ = world_.OpenByName("file");
     for (const auto& [offset, bytes] : pieces) ASSERT_TRUE(world_.Write(file_, offset, bytes).ok());
     SetFull();
   }
   Status Flush() {
-    return World::Await<void>(
-        [&](Done<void> done) { world_.fs->Flush(file_.handle, file_.attr.inode, std::move(done)); });
+    return World::Await<void>([&](Done<void> done) { world_.fs->Flush(file_.handle, std::move(done)); });
   }
   Status Sync() {
     return World::Await<void>([&](Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); });

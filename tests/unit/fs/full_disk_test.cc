@@ -34,7 +34,7 @@ class FullDiskTest : public testing::Test {
     return value.ok() ? *value : value.error().message;
   }
   void Remove(const FileSystem::Created& file, std::string_view name) {
-    world_.fs->Release(file.handle, file.attr.inode);
+    world_.fs->Release(file.handle);
     ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, name).ok());
     world_.fs->names().Forget(file.attr.inode, 1);
   }
@@ -107,7 +107,7 @@ TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   EXPECT_EQ(*world_.Read(*mapped, 64 * kKiB, stores.size()), stores);
   EXPECT_EQ(Durability(mapped->attr.inode), "local");
   EXPECT_TRUE(RenameStep().ok());
-  world_.fs->Release(mapped->handle, mapped->attr.inode);
+  world_.fs->Release(mapped->handle);
 }
 
 // Many programs do not look at what close returns, and one that exits does not at all.
@@ -123,8 +123,7 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
   const std::string stores = RandomText(7, 64 * kKiB);
   ASSERT_FALSE(world_.WriteBackPages(mapped, 0, stores).ok());
   Remove(fill, "fill");
-  const Status closed =
-      World::Await<void>([&](Done<void> done) { world_.fs->Flush(mapped.handle, mapped.attr.inode, std::move(done)); });
+  const Status closed = World::Await<void>([&](Done<void> done) { world_.fs->Flush(mapped.handle, std::move(done)); });
   EXPECT_FALSE(closed.ok());
   EXPECT_FALSE(world_.Fsync(mapped).ok());
 
@@ -142,7 +141,7 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
   ASSERT_TRUE(world_.Fsync(mapped).ok());
   EXPECT_TRUE(Rename("weights.tmp", "weights").ok());
   EXPECT_EQ(world_.fs->names().Lookup({}, kRootInode, "weights")->inode, mapped.attr.inode);
-  world_.fs->Release(mapped.handle, mapped.attr.inode);
+  world_.fs->Release(mapped.handle);
 }
 
 TEST_F(FullDiskTest, WhoDeletesAndTriesAgainFindsRoomAtOnce) {
@@ -155,7 +154,7 @@ TEST_F(FullDiskTest, WhoDeletesAndTriesAgainFindsRoomAtOnce) {
   ASSERT_FALSE(world_.Write(file, 0, RandomText(2, 4 * kMiB)).ok());  // a collection was in vain
   Remove(old, "old");
   EXPECT_TRUE(world_.Write(file, 0, RandomText(2, 4 * kMiB)).ok());
-  world_.fs->Release(file.handle, file.attr.inode);
+  world_.fs->Release(file.handle);
   Remove(fill, "fill");
 }
 
@@ -180,7 +179,7 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
     if (i % 2 == 0) {
       Remove(files[i], "f" + std::to_string(i));
     } else {
-      world_.fs->Release(files[i].handle, files[i].attr.inode);
+      world_.fs->Release(files[i].handle);
     }
   }
   ASSERT_TRUE(Eventually([&] { return world_.fs->maintenance().GetStatus().collection_failed; }));
@@ -194,7 +193,7 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
   EXPECT_EQ(world_.fs->maintenance().GetStatus().last_error, "");
   auto file = world_.Create("new");
   EXPECT_TRUE(world_.Write(file, 0, RandomText(1000, 16 * kMiB)).ok());
-  world_.fs->Release(file.handle, file.attr.inode);
+  world_.fs->Release(file.handle);
 }
 
 // Far less than what makes a collection begin else.
@@ -218,7 +217,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "old").ok());
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, 0, bytes.size()), bytes);
-  world.fs->Release(file.handle, file.attr.inode);
+  world.fs->Release(file.handle);
   disk.SetFaults({});
 }
 
@@ -245,7 +244,7 @@ TEST(FullDisk, WhereTheDiskIsBrokenToo) {
   auto written = World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); });
   ASSERT_FALSE(written.ok());
   EXPECT_EQ(written.error().code, ErrorCode::kIo) << written.error().message;
-  world.fs->Release(file.handle, file.attr.inode);
+  world.fs->Release(file.handle);
   EXPECT_FALSE(world.fs->Stop().ok());
   world.fs.reset();
 }
@@ -279,7 +278,7 @@ class NoRoomInThePool : public testing::Test {
   ~NoRoomInThePool() override {
     disk_->SetFaults({});
     world_.engine->LetGo();
-    if (file_.handle != 0) world_.fs->Release(file_.handle, file_.attr.inode);
+    if (file_.handle != 0) world_.fs->Release(file_.handle);
     world_.Close();
   }
   // As for a write that waits: a buffer, or why none comes; neither where that is not known in a time that no machine
@@ -339,7 +338,7 @@ TEST_F(NoRoomInThePool, WhatIsDeletedIsCollectedBeforeTheNextWriteIsRefused) {
 
 TEST_F(NoRoomInThePool, WhenTheFileIsRemovedItsBuffersComeBack) {
   ExpectNoSpace();
-  world_.fs->Release(std::exchange(file_.handle, 0), file_.attr.inode);
+  world_.fs->Release(std::exchange(file_.handle, 0));
   ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, "file").ok());
   world_.fs->names().Forget(file_.attr.inode, 1);
   EXPECT_TRUE(Eventually([&] { return static_cast<bool>(AwaitBuffer().first); }));
@@ -415,7 +414,7 @@ TEST_F(NoRoomForAccepted, TheFileCanBeEmptiedWhileARoundIsAtWork) {
   const Status status = emptied.get();
   EXPECT_TRUE(status.ok()) << status.error().message;
   EXPECT_FALSE(round.get().ok()) << "the other file's bytes have no room";
-  world_.fs->Release(other.handle, other.attr.inode);
+  world_.fs->Release(other.handle);
 }
 
 TEST_F(NoRoomForAccepted, TheFileCanBeOpenedAnew) {
@@ -428,7 +427,7 @@ TEST_F(NoRoomForAccepted, TheFileCanBeOpenedAnew) {
   EXPECT_TRUE(Eventually([&] { return world_.Write(anew, 0, "anew").ok(); }));  // the room is looked at now and then
   EXPECT_TRUE(world_.Fsync(anew).ok());
   EXPECT_EQ(*world_.Read(anew, 0, 100), "anew");
-  world_.fs->Release(anew.handle, anew.attr.inode);
+  world_.fs->Release(anew.handle);
 }
 
 TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAsAnError) {

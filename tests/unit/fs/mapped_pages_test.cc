@@ -18,9 +18,8 @@ TEST(MappedPages, ThatAreWrittenBackUndoNoCopyAndNoHole) {
     world.fs->Read(to.handle, to.attr.inode, 0, before.size(), std::move(done), options);
   });
   ASSERT_TRUE(filled.ok());
-  auto copied = World::Await<size_t>([&](Done<size_t> done) {
-    world.fs->CopyRange(from.handle, from.attr.inode, 0, to.handle, to.attr.inode, 2048, 6, std::move(done));
-  });
+  auto copied = World::Await<size_t>(
+      [&](Done<size_t> done) { world.fs->CopyRange(from.handle, 0, to.handle, 2048, 6, std::move(done)); });
   ASSERT_TRUE(copied.ok());
   ASSERT_TRUE(world.Punch(to, kPageBytes, kPageBytes).ok());
 

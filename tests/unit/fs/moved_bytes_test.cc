@@ -68,8 +68,7 @@ class MovedBytesTest : public testing::Test {
     const FileSystem::Created from = world_.OpenByName(from_name), to = world_.Create(to_name);
     for (uint64_t offset = 0; offset < from.attr.size;) {
       auto copied = World::Await<size_t>([&](Done<size_t> done) {
-        world_.fs->CopyRange(from.handle, from.attr.inode, offset, to.handle, to.attr.inode, offset,
-                             from.attr.size - offset, std::move(done));
+        world_.fs->CopyRange(from.handle, offset, to.handle, offset, from.attr.size - offset, std::move(done));
       });
       ASSERT_TRUE(copied.ok() && *copied > 0);
       offset += *copied;

@@ -89,14 +89,12 @@ TEST_F(SetIdTest, GoesByCallsOfWhichTheKernelDoesNotTellWhoKeepsIt) {
   ASSERT_TRUE(world.Write(other, 0, "bytes").ok());
   auto allocate = [&](const Caller& caller) {
     return World::Await<void>([&](Done<void> done) {
-      world.fs->Fallocate(file.handle, file.attr.inode, {.offset = 0, .length = 9}, std::move(done), caller);
+      world.fs->Fallocate(file.handle, {.offset = 0, .length = 9}, std::move(done), caller);
     });
   };
   auto copy = [&](const Caller& caller) {
-    return World::Await<size_t>([&](Done<size_t> done) {
-      world.fs->CopyRange(other.handle, other.attr.inode, 0, file.handle, file.attr.inode, 0, 5, std::move(done),
-                          caller);
-    });
+    return World::Await<size_t>(
+        [&](Done<size_t> done) { world.fs->CopyRange(other.handle, 0, file.handle, 0, 5, std::move(done), caller); });
   };
   ASSERT_TRUE(Chmod(file, 04777).ok());
   ASSERT_TRUE(allocate({}).ok());
@@ -160,7 +158,7 @@ TEST_F(SetIdTest, NothingIsExecutedWhileAWriterMayHideTheModeFromTheKernel) {
   auto writer = Open(file, {.write = true}, Stranger());
   ASSERT_TRUE(writer.ok());
   EXPECT_EQ(CodeOf(OpenForExec(file)), ErrorCode::kBusy);
-  world.fs->Release(*writer, file.attr.inode);
+  world.fs->Release(*writer);
   EXPECT_EQ(CodeOf(OpenForExec(file)), ErrorCode::kStale);  // what it asked before does not count
   EXPECT_TRUE(OpenForExec(file).ok());
 }

@@ -222,7 +222,7 @@ TEST_F(SmallWrites, AHoleOfAWholePageStaysOne) {
   FileSystem::Created file = world_.Create("holes");
   const auto seek = [&](uint64_t from, FileSystem::Seek what) {
     auto found = World::Await<uint64_t>(
-        [&](Done<uint64_t> done) { world_.fs->SeekTo(file.handle, file.attr.inode, from, what, std::move(done)); });
+        [&](Done<uint64_t> done) { world_.fs->SeekTo(file.handle, from, what, std::move(done)); });
     return found.ok() ? *found : UINT64_MAX;
   };
   ASSERT_TRUE(world_.Write(file, 100, "after 100 zeros").ok());

@@ -56,7 +56,7 @@ std::thread::id SyncOnLentThread(World& world, const FileSystem::Created& file) 
   caller.lends_thread = true;
   std::promise<std::thread::id> answered;
   world.fs->Fsync(
-      file.handle, file.attr.inode, false,
+      file.handle, file.attr.inode,
       [&](Result<void> synced) {
         EXPECT_TRUE(synced.ok()) << synced.error().message;
         answered.set_value(std::this_thread::get_id());
@@ -145,7 +145,7 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   ASSERT_TRUE(world.Write(big, 0, RandomText(1, 8 * kMiB)).ok());  // more chunks than an inline recipe holds
   ASSERT_TRUE(world.Fsync(big).ok());
   ASSERT_TRUE(world.Write(big, 0, "changed").ok());
-  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Flush(big.handle, big.attr.inode, done); }).ok());
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Flush(big.handle, done); }).ok());
   for (FsStatus status = world.fs->maintenance().GetStatus(); status.dirty_bytes > status.store.pending_bytes;) {
     Clock::SleepFor(std::chrono::milliseconds(1));
     status = world.fs->maintenance().GetStatus();
@@ -243,7 +243,7 @@ TEST(SyncRounds, ALossIsNotToldToWhoWasKilled) {
   killed.context = Context(kill.get_token());
   auto fsync = std::async(std::launch::async, [&] {
     return World::Await<void>(
-        [&](Done<void> done) { world.fs->Fsync(other.handle, other.attr.inode, false, std::move(done), killed); });
+        [&](Done<void> done) { world.fs->Fsync(other.handle, other.attr.inode, std::move(done), killed); });
   });
   world.engine->AwaitHold();
   kill.request_stop();
@@ -256,7 +256,7 @@ TEST(SyncRounds, ALossIsNotToldToWhoWasKilled) {
   EXPECT_NE(told.error().message.find("lost"), std::string::npos) << told.error().message;
   world.engine->index_unreadable = false;
   EXPECT_TRUE(world.Fsync(other).ok()) << "it is told once";
-  for (const FileSystem::Created& open : {file, other}) world.fs->Release(open.handle, open.attr.inode);
+  for (const FileSystem::Created& open : {file, other}) world.fs->Release(open.handle);
 }
 
 // What another file has lost is told before the name is there, not after.
@@ -270,7 +270,7 @@ TEST_F(DurableFileRename, IsRefusedBeforeItHasHappened) {
   EXPECT_EQ(TextOf("old"), "old");
   EXPECT_TRUE(Rename().ok());
   EXPECT_EQ(TextOf("old"), "new");
-  world_.fs->Release(other.handle, other.attr.inode);
+  world_.fs->Release(other.handle);
 }
 
 // The kernel keeps the names of a rename that failed, but of one that was interrupted: those it looks up again.
@@ -293,7 +293,7 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
     return World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); });
   };
   auto flush = [&](const FileSystem::Created& file) {
-    return World::Await<void>([&](Done<void> done) { world.fs->Flush(file.handle, file.attr.inode, std::move(done)); });
+    return World::Await<void>([&](Done<void> done) { world.fs->Flush(file.handle, std::move(done)); });
   };
   const FileSystem::Created durable = world.Create("durable");
   ASSERT_TRUE(world.Write(durable, 0, "durable").ok());
@@ -317,7 +317,7 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
     EXPECT_FALSE(renamed.ok()) << name;
     EXPECT_TRUE(world.fs->names().Lookup({}, kRootInode, name).ok());
   }
-  for (const FileSystem::Created& open : {durable, file, second}) world.fs->Release(open.handle, open.attr.inode);
+  for (const FileSystem::Created& open : {durable, file, second}) world.fs->Release(open.handle);
   EXPECT_FALSE(world.fs->Stop().ok());
   world.fs.reset();
 }

@@ -161,7 +161,7 @@ TEST(TroubledDisk, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
   std::mt19937_64 random(7);
   ASSERT_TRUE(world.Write(file, 0, RandomText(random, 3 * kMiB)).ok());
   ASSERT_TRUE(world.Fsync(file).ok());
-  world.fs->Release(file.handle, file.attr.inode);
+  world.fs->Release(file.handle);
   world.Reopen();
   auto attr = world.fs->names().Lookup({}, kRootInode, "file");
   ASSERT_TRUE(attr.ok());
