@@ -51,6 +51,13 @@ void HostDevice::Free(void* memory) {
   std::free(memory);
 }
 
+uint64_t HostDevice::AllocatedBytes() {
+  const std::lock_guard lock(mutex_);
+  uint64_t sum = 0;
+  for (const auto& [memory, bytes] : memory_) sum += bytes;
+  return sum;
+}
+
 Result<StreamHandle> HostDevice::NewStream() {
   StreamHandle made = new int;
   handles++;

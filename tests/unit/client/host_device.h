@@ -39,6 +39,8 @@ class HostDevice final : public Device {
 
   // Puts work on the stream, as a kernel of the caller is. It puts no work on streams itself.
   void Put(StreamHandle stream, std::function<void()> work);
+  // What was allocated and not freed.
+  uint64_t AllocatedBytes();
 
   std::atomic<uint64_t> room_bytes = UINT64_MAX;   // what Allocate still gives
   std::atomic<int64_t> copies_until_failure = -1;  // then CopyToHost fails; negative: never

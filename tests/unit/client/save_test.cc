@@ -194,6 +194,27 @@ TEST_F(SaveTest, LeavesNoHandlesAndNoPinnedMemory) {
   EXPECT_EQ(devices_.pinned_bytes, 0);
 }
 
+// docs/gpu.md, "Fingerprints": two digests and a bit for each block, and an entry for each tensor; and for each block,
+// up to 4096, the values of its tiles.
+TEST_F(SaveTest, KeepsLittleMemoryOfTheDevice) {
+  HostDevice& device = devices_.devices[0];
+  const std::vector<TestTensor> state{NewTensor("a", 0, 6 * kBlock), NewTensor("b", 0, 2 * kBlock)};
+  const uint64_t before = device.AllocatedBytes();
+  const uint64_t kept = 8 * (2 * Digest::kBytes + kTilesPerBlock * Digest::kBytes) + sizeof(uint32_t) + 2 * 32;
+  {
+    auto saver = OpenSaver();
+    for (int round = 0; round < 4; round++) {
+      const std::string base = Path(std::to_string(round - 1));
+      SaveRight(*saver, state, Path(std::to_string(round)), round > 0 ? base.c_str() : nullptr);
+      Request made;
+      Build(state, 64, made);
+      EXPECT_FALSE(Save(*saver, made, Path("missing/file"), base.c_str()).ok());
+      EXPECT_LE(device.AllocatedBytes() - before, kept);
+    }
+  }
+  EXPECT_EQ(device.AllocatedBytes(), before);
+}
+
 // Random states, changes and layouts over many rounds, with a base that others spoil between saves. By hand:
 // CAIRNFS_CLIENT_TEST_ROUNDS says how many, and TMPDIR where.
 TEST_F(SaveTest, RandomRounds) {
