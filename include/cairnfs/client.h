@@ -74,7 +74,8 @@ int32_t cairnfs_device_count(int32_t* count, cairnfs_error* error);
 enum cairnfs_snapshot {
   CAIRNFS_SNAPSHOT_NONE = 0,  /* the source is free when its changed bytes have been copied off the device */
   CAIRNFS_SNAPSHOT_DEVICE = 1 /* device tensors are first copied to other memory of their device, which is kept between
-                               * saves; where it is not to be had, as CAIRNFS_SNAPSHOT_NONE, and the result says so */
+                               * saves; where it is not to be had, as CAIRNFS_SNAPSHOT_NONE, and the result says so;
+                               * or an error, see needs_snapshot */
 };
 
 typedef struct cairnfs_saver_options {
@@ -142,6 +143,10 @@ typedef struct cairnfs_save_request {
    * it before the call. Devices that are not named: the legacy default stream. At most one for each device. */
   const cairnfs_stream* streams;
   size_t stream_count;
+  /* Not 0: where the saver makes snapshots and the device has no memory for one, this is CAIRNFS_ERROR_NO_DEVICE_MEMORY
+   * instead of a save without. */
+  uint32_t needs_snapshot;
+  uint32_t reserved;
 } cairnfs_save_request;
 
 enum cairnfs_base_use {

@@ -57,6 +57,8 @@ class SaveRequest(ctypes.Structure):
         ("segment_count", ctypes.c_size_t),
         ("streams", ctypes.POINTER(Stream)),
         ("stream_count", ctypes.c_size_t),
+        ("needs_snapshot", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 

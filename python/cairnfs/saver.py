@@ -215,8 +215,8 @@ class Saver:
                 raise type(error)(text) from error
             raise errors.from_code(error.code, text, error.system_errno) from error
 
-    def _submit(self, layout, path, base, mode, streams, keeps_error):
-        """Starts a save of a layout; a _Running."""
+    def _submit(self, layout, path, base, mode, streams, keeps_error, needs_snapshot=False):
+        """Starts a save of a layout; a _Running. `needs_snapshot`: no room for a snapshot is an error."""
         path_bytes = absolute("path", path)
         base_bytes = None if base is None else absolute("base", base)
         _abi.check_numbers(mode=mode)
@@ -239,6 +239,7 @@ class Saver:
                 segment_count=len(segments),
                 streams=c_streams,
                 stream_count=len(c_streams),
+                needs_snapshot=needs_snapshot,
             )
             sources = [array.owner for _, array, _ in layout.tensors]
             running = self._running = _Running(os.fsdecode(path_bytes), sources, self._series, keeps_error)

@@ -101,12 +101,12 @@ Status DeviceSide::Begin(Layout& layout, const Options& options) {
   return status;
 }
 
-// Where the device has no room for a snapshot there is none.
+// Where the device has no room for a snapshot that is not needed there is none.
 Status DeviceSide::Snapshot(Layout& layout, const Options& options) {
   uint64_t bytes = 0;
   for (const FingerprintTensor& tensor : tensors_) bytes += AlignUp(tensor.bytes, kAlignment);
   const Status room = Grow(snapshot_, bytes);
-  if (!room.ok()) return room.error().code == ErrorCode::kRange ? Status() : room;
+  if (!room.ok()) return room.error().code == ErrorCode::kRange && !options.needs_snapshot ? Status() : room;
   auto* to = static_cast<std::byte*>(snapshot_.memory);
   for (size_t i = 0; i < tensors_.size(); i++) {
     FingerprintTensor& entry = tensors_[i];

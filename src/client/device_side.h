@@ -23,6 +23,7 @@ class DeviceSide {
     StreamHandle stream;      // the caller's
     const Fingerprints* old;  // null: nothing to compare with
     bool wants_snapshot;
+    bool needs_snapshot;  // no room for the one that is wanted is kRange
     uint32_t copies_in_flight;
   };
   // Puts on the stream what a save of the device's tensors in `layout` needs, and returns. With a snapshot, the blocks

@@ -76,14 +76,15 @@ Status Saver::ReserveMemory(const Layout& layout) {
   }
 }
 
-Status Saver::BeginDevices(Layout& layout, bool has_base) {
+Status Saver::BeginDevices(Layout& layout, const cairnfs_save_request& request) {
+  const bool compares = request.base != nullptr && fingerprints_.has_value();
   for (const auto& [number, stream] : layout.streams) {
     if (!sides_.contains(number)) {
       CAIRNFS_ASSIGN_OR_RETURN(Device * device, devices_.Get(number));
       sides_.emplace(number, std::make_unique<DeviceSide>(devices_, *device, number));
     }
-    const DeviceSide::Options options{stream, has_base && fingerprints_.has_value() ? &*fingerprints_ : nullptr,
-                                      options_.snapshot == CAIRNFS_SNAPSHOT_DEVICE,
+    const DeviceSide::Options options{stream, compares ? &*fingerprints_ : nullptr,
+                                      options_.snapshot == CAIRNFS_SNAPSHOT_DEVICE, request.needs_snapshot != 0,
                                       options_.copies_in_flight == 0 ? kCopiesInFlight : options_.copies_in_flight};
     CAIRNFS_RETURN_IF_ERROR(sides_.at(number)->Begin(layout, options));
   }
@@ -119,7 +120,7 @@ Result<std::shared_ptr<SaveOutcome>> Saver::Start(const cairnfs_save_request& re
   CAIRNFS_ASSIGN_OR_RETURN(Layout layout, MakeLayout(request, devices_));
   CAIRNFS_RETURN_IF_ERROR(ReserveMemory(layout));
   Beginning beginning(*this);
-  CAIRNFS_RETURN_IF_ERROR(BeginDevices(layout, request.base != nullptr));
+  CAIRNFS_RETURN_IF_ERROR(BeginDevices(layout, request));
   auto job = std::make_shared<SaveJob>(std::move(layout), std::move(options),
                                        SaveParts{ring_, scratch_, sides_, fingerprints_}, outcome);
   auto run = [this, job] {

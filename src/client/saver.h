@@ -28,7 +28,7 @@ class Saver {
   Saver(const cairnfs_saver_options& options, Devices& devices);
   void AwaitEarlier() REQUIRES_LOCK(mutex_);
   Status ReserveMemory(const Layout& layout) REQUIRES_LOCK(mutex_);
-  Status BeginDevices(Layout& layout, bool has_base) REQUIRES_LOCK(mutex_);
+  Status BeginDevices(Layout& layout, const cairnfs_save_request& request) REQUIRES_LOCK(mutex_);
 
   const cairnfs_saver_options options_;
   const unsigned writers_;

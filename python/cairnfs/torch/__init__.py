@@ -12,7 +12,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     raise ImportError(f"cairnfs.torch needs torch 2.6 or newer; this is {torch.__version__}")
 
 # pylint: disable=wrong-import-position
-from .. import safetensors
+from .. import errors, safetensors
 from .._arrays import check_mapping
 from ..saver import Saver as _Saver
 from . import _tensors, _zip
@@ -23,6 +23,9 @@ __all__ = ["Saver", "fingerprint", "load", "save", "save_async", "save_safetenso
 
 class Saver(_Saver):
     """As cairnfs.Saver, for what torch.save takes. Work on the current CUDA streams is waited for on the device."""
+
+    # Until torch gave back what it keeps unused. A device that has no room even then is not asked again at each save.
+    _needs_snapshot = True
 
     def save(self, obj, path, base=None, *, pickle_protocol=2, mode=0):  # pylint: disable=arguments-differ
         """Writes the file that torch.save(obj, path) would, durable when this returns; a SaveResult.
@@ -45,7 +48,15 @@ class Saver(_Saver):
 
     def _submit_layout(self, layout, path, base, mode, keeps_error):
         streams = _tensors.streams_of(array.device for _, array, _ in layout.tensors)
-        return _tensors.with_room(lambda: self._submit(layout, path, base, mode, streams, keeps_error))
+
+        def submit():
+            try:
+                return self._submit(layout, path, base, mode, streams, keeps_error, self._needs_snapshot)
+            except errors.NoDeviceMemoryError:
+                self._needs_snapshot = False
+                raise
+
+        return _tensors.with_room(submit)
 
 
 def _safetensors_layout(tensors, metadata):

@@ -181,17 +181,23 @@ class SaveTest(TorchCase):
         self.assertEqual((child.exitcode, torch.load(path)), (0, [6]))
 
     def test_no_device_memory_is_tried_once_more(self):
-        state, start, failures = {"a": self.tensor(50)}, cairnfs._abi.call, []
+        state, start, failures, needed = {"a": self.tensor(50)}, cairnfs._abi.call, [], []
 
         def full(name, *arguments):
-            if name == "cairnfs_save_start" and failures:
-                raise failures.pop()
+            if name == "cairnfs_save_start":
+                needed.append(arguments[1]._obj.needs_snapshot)
+                if failures:
+                    raise failures.pop()
             return start(name, *arguments)
 
         with mock.patch("cairnfs._abi.call", full), mock.patch("torch.cuda.empty_cache") as empty_cache:
+            self.saver.save(state, self.path("state.pt"))
             failures[:] = [errors.from_code(7, "full")]
             self.saver.save(state, self.path("state.pt"))
             self.assertEqual(empty_cache.call_count, 1)
+            self.saver.save(state, self.path("state.pt"))
+            # A snapshot is worth torch's cache once.
+            self.assertEqual(needed, [1, 1, 0, 0])
             failures[:] = [errors.from_code(7, "full"), errors.from_code(7, "full")]
             with self.assert_raises(errors.NoDeviceMemoryError, "full"):
                 self.saver.save(state, self.path("state.pt"))

@@ -111,6 +111,26 @@ TEST_F(SaveTest, WithoutRoomForASnapshotThereIsNone) {
   EXPECT_EQ(result.snapshot, static_cast<uint32_t>(CAIRNFS_SNAPSHOT_NONE));
 }
 
+TEST_F(SaveTest, ASnapshotThatIsNeeded) {
+  cairnfs_saver_options options = {};
+  options.snapshot = CAIRNFS_SNAPSHOT_DEVICE;
+  auto saver = OpenSaver(options);
+  const std::vector<TestTensor> state{NewTensor("a", 0, 2 * kBlock), NewTensor("b", 1, 2 * kBlock)};
+  Request made;
+  Build(state, 64, made);
+  made.request.needs_snapshot = 1;
+  devices_.devices[1].room_bytes = kBlock;
+  EXPECT_EQ(Save(*saver, made, Path("one"), nullptr).error().code, ErrorCode::kRange);
+  EXPECT_TRUE(Names().empty());
+  devices_.devices[1].room_bytes = UINT64_MAX;
+  const auto result = Save(*saver, made, Path("one"), nullptr);
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  EXPECT_EQ(result->snapshot, static_cast<uint32_t>(CAIRNFS_SNAPSHOT_DEVICE));
+  EXPECT_TRUE(Read(Path("one")) == made.expected);
+  // A saver that makes no snapshots has none to need.
+  EXPECT_TRUE(Save(*OpenSaver(), made, Path("two"), nullptr).ok());
+}
+
 // A ring of any size, and tensors that are staged or not.
 TEST_F(SaveTest, SmallRings) {
   for (const uint64_t ring : {2 * kBlock, 3 * kBlock, 16 * kBlock}) {
