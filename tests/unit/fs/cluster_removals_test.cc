@@ -106,7 +106,7 @@ TEST_F(ClusterRemovalsTest, WaitForACloseThatWaitsNoMore) {
   caller.context = Context(kill.get_token());
   std::promise<Status> closed;
   host(0).fs->Flush(
-      file_.handle, file_.attr.inode, [&](const Status& status) { closed.set_value(status); }, caller);
+      file_.handle, [&](const Status& status) { closed.set_value(status); }, caller);
   ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
   kill.request_stop();
   EXPECT_FALSE(closed.get_future().get().ok());
