@@ -104,61 +104,17 @@ void FileSystem::RunBlocking(const Caller& caller, std::function<void()> task, D
   impl_->calls->Run(caller, std::move(task), std::move(refused));
 }
 
+OpenFiles& FileSystem::open_files() { return *impl_->open_files; }
+Writer& FileSystem::writer() { return *impl_->writer; }
+Reader& FileSystem::reader() { return *impl_->reader; }
 Names& FileSystem::names() { return *impl_->names; }
 Attributes& FileSystem::attributes() { return *impl_->attributes; }
 Directories& FileSystem::directories() { return *impl_->directories; }
 Maintenance& FileSystem::maintenance() { return *impl_->maintenance; }
 
-Result<FileSystem::Created> FileSystem::Create(const Context& context, InodeId parent, std::string_view name,
-                                               const meta::CreateParams& params, const OpenFlags& flags) {
-  return impl_->open_files->Create(context, parent, name, params, flags);
-}
-
-void FileSystem::Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
-  impl_->open_files->Open(inode, flags, std::move(done), caller);
-}
-
-void FileSystem::Write(WriteRequest request, Done<size_t> done) {
-  impl_->writer->Write(std::move(request), std::move(done));
-}
-
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
                                                   Clock::time_point waits_since) {
   return impl_->room->WhyNoBufferComes(without_release, waits_since);
-}
-
-void FileSystem::NoteRefused(const WriteRequest& request, const Error& why) {
-  impl_->writer->NoteRefused(request, why);
-}
-
-void FileSystem::Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
-                      const ReadOptions& options) {
-  impl_->reader->Read(handle, inode, offset, size, std::move(done), options);
-}
-
-void FileSystem::Flush(HandleId handle, Done<void> done, const Caller& caller, uint64_t lock_owner) {
-  impl_->open_files->Flush({handle, lock_owner}, std::move(done), caller);
-}
-
-void FileSystem::Release(HandleId handle) { impl_->open_files->Release(handle); }
-
-void FileSystem::Fsync(HandleId handle, InodeId inode, Done<void> done, const Caller& caller) {
-  impl_->open_files->Fsync(handle, inode, std::move(done), caller);
-}
-
-void FileSystem::Fallocate(HandleId handle, const FallocateRequest& request, Done<void> done, const Caller& caller) {
-  impl_->writer->Fallocate(handle, request, std::move(done), caller);
-}
-
-void FileSystem::SeekTo(HandleId handle_id, uint64_t offset, Seek what, Done<uint64_t> done, const Caller& caller) {
-  impl_->reader->SeekTo(handle_id, offset, what, std::move(done), caller);
-}
-
-void FileSystem::CopyRange(HandleId from_id, uint64_t from_offset, HandleId to_id, uint64_t to_offset, uint64_t length,
-                           Done<size_t> done, const Caller& caller) {
-  HandlePtr from = impl_->handles.Find(from_id), to = impl_->handles.Find(to_id);
-  if (!from || !to) return done(MakeError(ErrorCode::kStale, "the file is not open"));
-  impl_->writer->CopyRange({from, to, from_offset, to_offset, length}, std::move(done), caller);
 }
 
 coherence::ClusterLocks& FileSystem::locks() const {

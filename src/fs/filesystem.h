@@ -196,6 +196,9 @@ struct CheckProgress {
   uint64_t bytes_done = 0, bytes_total = 0;  // of chunks, which are most of its work
 };
 
+class OpenFiles;
+class Writer;
+class Reader;
 class Names;
 class Attributes;
 class Directories;
@@ -251,27 +254,15 @@ class FileSystem {
   bool owns_names() const;
   // Runs the task on a thread that may wait; at once on this one where no call waits for another host. Any thread. The
   // second is for a caller that can be killed, and is then not to wait for a thread any more (fs/blocking_calls.h).
-  // Functions below that tell `done` and have to wait for another host, or for a round, give that thread back.
+  // Calls that tell `done` and have to wait for another host, or for a round, give that thread back.
   void RunBlocking(std::function<void()> task);
   void RunBlocking(const Caller& caller, std::function<void()> task, Done<void> refused);
 
-  // Calls of other themes.
-  Names& names();
-  Attributes& attributes();
-  Directories& directories();
-  Maintenance& maintenance();
-
+  // What calls of the themes take and give.
   struct Created {
     meta::Attr attr;
     HandleId handle;
   };
-  Result<Created> Create(const Context& context, InodeId parent, std::string_view name,
-                         const meta::CreateParams& params,
-                         const OpenFlags& flags);  // makes and opens; kAlreadyExists if the name is there
-  // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first. kInterrupted: the caller was killed while it
-  // waited for hosts that do not answer. With `executes`, as long as the kernel may take a mode for the file's that has
-  // set-id bits and is not: kBusy, and kStale where it helps that it asks for the mode once more.
-  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller = {});
   struct WriteRequest {
     HandleId handle = 0;  // 0: page writeback after the last handle of the inode went (never in practice)
     InodeId inode;
@@ -286,39 +277,25 @@ class FileSystem {
     // With `kill_suid_sgid`: is_in_group.
     Caller caller;
   };
-  // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
-  // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
-  void Write(WriteRequest request, Done<size_t> done);
-  // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
-  // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,
-  // whether they find some. Does not wait; to be asked again and again.
-  std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release, Clock::time_point waits_since);
-  // The write was answered with this error and not given to Write: what the kernel drops then is known to be lost. Of
-  // the data, which need not outlive the call, only the size counts.
-  void NoteRefused(const WriteRequest& request, const Error& why);
-  // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
-  // kInterrupted: the caller was killed while the read waited for hosts that do not answer. kBusy: the file was opened
-  // with `executes`, and its set-id bits are gone since.
   struct ReadResult {
     std::vector<io::Slice> slices;
     size_t size = 0;
   };
-  void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<ReadResult> done,
-            const ReadOptions& options = {});
-  // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
-  // descriptor, or is killed, does not. Then it frees the record locks that their `lock_owner` has on the file.
-  void Flush(HandleId handle, Done<void> done, const Caller& caller = {}, uint64_t lock_owner = 0);
-  // The last descriptor is gone, and with it all that was locked through it.
-  void Release(HandleId handle);
-  // Of a file or directory. kInterrupted: the caller was killed meanwhile.
-  void Fsync(HandleId handle, InodeId inode, Done<void> done, const Caller& caller = {});
-  void Fallocate(HandleId handle, const FallocateRequest& request, Done<void> done, const Caller& caller = {});
   enum class Seek { kData, kHole };
-  void SeekTo(HandleId handle, uint64_t offset, Seek what, Done<uint64_t> done,  // kNoData
-              const Caller& caller = {});
-  void CopyRange(HandleId from, uint64_t from_offset, HandleId to, uint64_t to_offset, uint64_t length,
-                 Done<size_t> done, const Caller& caller = {});
 
+  // The calls of each theme.
+  OpenFiles& open_files();
+  Writer& writer();
+  Reader& reader();
+  Names& names();
+  Attributes& attributes();
+  Directories& directories();
+  Maintenance& maintenance();
+
+  // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
+  // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,
+  // whether they find some. Does not wait; to be asked again and again.
+  std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release, Clock::time_point waits_since);
   // Where the front end brings its lock requests. REQUIRES: not owns_names.
   coherence::ClusterLocks& locks() const;
   // Ends, with errors, requests that wait for others: locks, reads of what is on hosts that do not answer, and moves
@@ -329,9 +306,9 @@ class FileSystem {
   Status CheckSession(HandleId handle) const;
   // Somebody was granted a lock on the file: what other hosts have synced or closed of it by now is read from now on.
   void NoteLocked(HandleId handle);
-  // To be called before a lock is given up: calls `then` once whoever gets it next finds
-  // what was written under it, as after a close. Perhaps on another thread, and then `then` must not block.
-  // Once the caller is being killed it does not wait on.
+  // To be called before a lock is given up: calls `then` once whoever gets it next finds what was written under it, as
+  // after a close. Perhaps on another thread, and then `then` must not block. Once the caller is being killed it does
+  // not wait on.
   void PublishBeforeUnlock(HandleId handle, std::function<void()> then, const Caller& caller = {});
 
  private:

@@ -17,7 +17,7 @@ class Names {
 
   // Calls `go` once names may be changed so: nearly always before it returns; after the next sync round, on another
   // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
-  // by the caller before FileSystem::Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir
+  // by the caller before OpenFiles::Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir
   // (kRemoves), which do not wait for that themselves; SetAttr and Rename ask by themselves. In a cluster it blocks
   // while this host has no session, and kRemoves waits until what was closed on this host before is durable: `go` runs
   // on a thread that may wait; or is told kInterrupted, when the caller is killed meanwhile.
@@ -25,7 +25,7 @@ class Names {
     changes_.WhenAdmitted(change, caller, std::move(go));
   }
 
-  // Functions that give an Attr for a name (Lookup, MakeNode, Link, and FileSystem::Create) add one to the inode's
+  // Functions that give an Attr for a name (Lookup, MakeNode, Link, and OpenFiles::Create) add one to the inode's
   // lookup count, which Forget takes away; an inode without a link goes when it is neither looked up nor open.
   // "." finds `parent` itself, which need not have been looked up before, ".." what it lies in.
   Result<meta::Attr> Lookup(const Context& context, InodeId parent, std::string_view name);

@@ -1,4 +1,4 @@
-// OpenFiles: making, opening, syncing and closing files. FileSystem documents each function.
+// OpenFiles: making, opening, syncing and closing files.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,20 @@ class OpenFiles {
  public:
   explicit OpenFiles(const Services& services) : at_(services) {}
 
+  // Makes and opens; kAlreadyExists if the name is there.
   Result<FileSystem::Created> Create(const Context& context, InodeId parent, std::string_view name,
                                      const meta::CreateParams& params, const OpenFlags& flags);
-  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
-  void Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller);
+  // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first. kInterrupted: the caller was killed while it
+  // waited for hosts that do not answer. With `executes`, as long as the kernel may take a mode for the file's that has
+  // set-id bits and is not: kBusy, and kStale where it helps that it asks for the mode once more.
+  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller = {});
+  // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
+  // descriptor, or is killed, does not. Then it frees the record locks that their `lock_owner` has on the file.
+  void Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller = {});
+  // The last descriptor is gone, and with it all that was locked through it.
   void Release(HandleId handle);
-  void Fsync(HandleId handle, InodeId inode, Done<void> done, const Caller& caller);
+  // Of a file or directory. kInterrupted: the caller was killed meanwhile.
+  void Fsync(HandleId handle, InodeId inode, Done<void> done, const Caller& caller = {});
   uint64_t count() const { return count_; }
 
  private:

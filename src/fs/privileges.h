@@ -33,7 +33,7 @@ class Privileges {
   bool NoteReply(const meta::Attr& attr);
   // The kernel may believe in set-id bits that the file has no more.
   Result<bool> MayBelieveOldSetId(const Context& context, const InodePtr& inode);
-  Status CheckMayExecute(InodeId id, const Caller& caller);  // errors as of FileSystem::Open
+  Status CheckMayExecute(InodeId id, const Caller& caller);  // errors as of OpenFiles::Open
   void NoteNameRemoved(const meta::Attr& attr);              // before the answer goes out
 
  private:

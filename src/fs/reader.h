@@ -14,11 +14,13 @@ class Reader {
   // Waits for the reads in flight: the chunk store's threads answer reads, and outlive who takes the answers.
   void AwaitRunning();
 
-  // FileSystem::Read. Any thread.
+  // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
+  // kInterrupted: the caller was killed while the read waited for hosts that do not answer. kBusy: the file was opened
+  // with `executes`, and its set-id bits are gone since.
   void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<FileSystem::ReadResult> done,
-            const ReadOptions& options);
-  // FileSystem::SeekTo.
-  void SeekTo(HandleId handle, uint64_t offset, FileSystem::Seek what, Done<uint64_t> done, const Caller& caller);
+            const ReadOptions& options = {});
+  void SeekTo(HandleId handle, uint64_t offset, FileSystem::Seek what, Done<uint64_t> done,  // kNoData
+              const Caller& caller = {});
   uint64_t bytes_total() const { return bytes_total_; }
   void SetUpdateAtime(bool update_atime) { update_atime_ = update_atime; }
 

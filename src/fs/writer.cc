@@ -246,7 +246,10 @@ Result<size_t> Writer::CopyNow(const Copy& asked, const Caller& caller) {
   return static_cast<size_t>(copy.length);
 }
 
-void Writer::CopyRange(const Copy& asked, Done<size_t> done, const Caller& caller) {
+void Writer::CopyRange(const CopyRequest& request, Done<size_t> done, const Caller& caller) {
+  const Copy asked{at_.handles.Find(request.from), at_.handles.Find(request.to), request.from_offset, request.to_offset,
+                   request.length};
+  if (!asked.from || !asked.to) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   if (asked.to_offset > kFileSizeMax || asked.length > kFileSizeMax - asked.to_offset ||
       asked.from_offset > kFileSizeMax || asked.length > kFileSizeMax - asked.from_offset) {
     return done(MakeError(ErrorCode::kTooLarge, "copy past the largest file size"));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fs/reader.h"
+#include "fs/writer.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -47,11 +49,12 @@ void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fus
     if (!read.ok()) return ReplyError(request, read.error());
     ReplyRead(request, *read);
   };
-  SessionOf(request).filesystem().Read(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), size, reply, options);
+  SessionOf(request).filesystem().reader().Read(file->fh, InodeId{inode}, static_cast<uint64_t>(offset), size, reply,
+                                                options);
 }
 
 void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
-  SessionOf(request).filesystem().Write(std::move(write), [request](Result<size_t> written) {
+  SessionOf(request).filesystem().writer().Write(std::move(write), [request](Result<size_t> written) {
     if (!written.ok()) return ReplyError(request, written.error());
     fuse_reply_write(request, *written);
   });
@@ -62,7 +65,7 @@ void RefuseWrite(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpa
   write.data = io::Slice{{}, payload.data(), payload.size()};
   // When a server that stops has given up a disk that hangs, it asks nothing of that disk any more.
   const bool is_given_up = session.stopping() && why.code == ErrorCode::kFailed;
-  if (!is_given_up) session.filesystem().NoteRefused(write, why);
+  if (!is_given_up) session.filesystem().writer().NoteRefused(write, why);
   ReplyError(request, why);
 }
 
@@ -102,7 +105,7 @@ void OpFallocate(fuse_req_t request, fuse_ino_t, int mode, off_t offset, off_t l
   change.punch_hole = (mode & FALLOC_FL_PUNCH_HOLE) != 0;
   change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
   WhereItMayWait(request, [request, change, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    filesystem.Fallocate(
+    filesystem.writer().Fallocate(
         handle, change, [request](const Result<void>& status) { ReplyStatus(request, status); }, caller);
   });
 }
@@ -123,7 +126,7 @@ void OpLseek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file
     }
   };
   WhereItMayWait(request, [=, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    filesystem.SeekTo(handle, static_cast<uint64_t>(offset), what, reply, caller);
+    filesystem.reader().SeekTo(handle, static_cast<uint64_t>(offset), what, reply, caller);
   });
 }
 
@@ -139,8 +142,9 @@ void OpCopyFileRange(fuse_req_t request, fuse_ino_t, off_t from_offset, fuse_fil
       if (!copied.ok()) return ReplyError(request, copied.error());
       fuse_reply_write(request, *copied);
     };
-    filesystem.CopyRange(from_handle, static_cast<uint64_t>(from_offset), to_handle, static_cast<uint64_t>(to_offset),
-                         std::min(length, kCopyBytesMax), reply, caller);
+    filesystem.writer().CopyRange({from_handle, static_cast<uint64_t>(from_offset), to_handle,
+                                   static_cast<uint64_t>(to_offset), std::min(length, kCopyBytesMax)},
+                                  reply, caller);
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "fs/directories.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
@@ -100,7 +101,7 @@ void OpReleaseDir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 }
 
 void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info* file) {
-  SessionOf(request).filesystem().Fsync(
+  SessionOf(request).filesystem().open_files().Fsync(
       file->fh, InodeId{inode}, [request](const Result<void>& status) { ReplyStatus(request, status); },
       CallerOf(request));
 }

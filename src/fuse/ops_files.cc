@@ -6,6 +6,7 @@
 
 #include "fs/attributes.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "fs/permissions.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
@@ -28,7 +29,7 @@ void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, const fs::Call
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
     ReplyOpen(request, *handle);
   };
-  filesystem.Open(inode, flags, reply, UntilStop(request, caller));
+  filesystem.open_files().Open(inode, flags, reply, UntilStop(request, caller));
 }
 
 struct CreateRequest {
@@ -74,21 +75,21 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
   };
   const InodeId inode = attr->inode;
   const fs::Caller until_stop = UntilStop(request, create.caller);
-  if (!create.kills_set_id) return filesystem.Open(inode, flags, std::move(reply), until_stop);
+  if (!create.kills_set_id) return filesystem.open_files().Open(inode, flags, std::move(reply), until_stop);
   fs::SetAttrRequest changes;
   changes.kill_suid_sgid = true;
   filesystem.attributes().SetAttr(
       inode, changes,
       [&filesystem, until_stop, inode, flags, reply](const Result<meta::Attr>& changed) mutable {
         if (!changed.ok()) return reply(changed.error());
-        filesystem.Open(inode, flags, std::move(reply), until_stop);
+        filesystem.open_files().Open(inode, flags, std::move(reply), until_stop);
       },
       create.caller);
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
-  auto created = filesystem.Create(create.caller.context, create.parent, create.name, create.params,
-                                   OpenFlagsOf(create.open_flags));
+  auto created = filesystem.open_files().Create(create.caller.context, create.parent, create.name, create.params,
+                                                OpenFlagsOf(create.open_flags));
   if (created.ok()) return ReplyCreate(request, *created);
   if (created.error().code == ErrorCode::kAlreadyExists && !(create.open_flags & O_EXCL)) {
     return OpenExistingAndReply(request, filesystem, std::move(create));
@@ -147,13 +148,13 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void OpFlush(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
-  SessionOf(request).filesystem().Flush(
-      file->fh, [request](const Result<void>& status) { ReplyStatus(request, status); }, CallerOf(request),
-      file->lock_owner);
+  SessionOf(request).filesystem().open_files().Flush(
+      {file->fh, file->lock_owner}, [request](const Result<void>& status) { ReplyStatus(request, status); },
+      CallerOf(request));
 }
 
 void OpRelease(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
-  SessionOf(request).filesystem().Release(file->fh);
+  SessionOf(request).filesystem().open_files().Release(file->fh);
   fuse_reply_err(request, 0);
 }
 
@@ -161,7 +162,7 @@ void OpFsync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info* file) {
   const Receiver::Wait wait(Receiver::Current());
   fs::Caller caller = CallerOf(request);
   caller.lends_thread = wait.is_long();
-  SessionOf(request).filesystem().Fsync(
+  SessionOf(request).filesystem().open_files().Fsync(
       file->fh, InodeId{inode}, [request](const Result<void>& status) { ReplyStatus(request, status); }, caller);
 }
 

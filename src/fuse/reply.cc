@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "fs/attributes.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "fuse/server.h"
 #include "fuse/session.h"
 
@@ -138,7 +139,7 @@ void ReplyOpen(fuse_req_t request, fs::HandleId handle) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   const fuse_open_out out = OpenOut(handle);
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
-    filesystem.Release(handle);
+    filesystem.open_files().Release(handle);
   }
 }
 
@@ -151,7 +152,7 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created) {
         OpenOut(created.handle)};
   static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
-    filesystem.Release(created.handle);
+    filesystem.open_files().Release(created.handle);
     filesystem.names().Forget(created.attr.inode, 1);
   }
 }

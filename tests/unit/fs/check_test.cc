@@ -8,7 +8,9 @@
 #include "fixture.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "fs/recipe.h"
+#include "fs/writer.h"
 #include "io/memory_disk.h"
 #include "meta/records.h"
 #include "store/chunk_index_format.h"
@@ -29,7 +31,8 @@ class Checked : public ::testing::Test {
     return made->inode;
   }
   InodeId Save(InodeId parent, std::string_view name, std::string_view text) {
-    auto file = world_.fs->Create({}, parent, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
+    auto file =
+        world_.fs->open_files().Create({}, parent, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
     EXPECT_TRUE(file.ok());
     EXPECT_TRUE(world_.Write(*file, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(*file).ok());
@@ -116,8 +119,9 @@ TEST_F(Checked, AFileWhoseRecipeOrBytesAreNowhereIsDamaged) {
   forget(extents->at(0).digest);
   FileSystem::Created file = world_.OpenByName("big");
   auto copy = world_.Create("copy");
-  auto copied = World::Await<size_t>(
-      [&](Done<size_t> done) { world_.fs->CopyRange(file.handle, 0, copy.handle, 0, 9000, std::move(done)); });
+  auto copied = World::Await<size_t>([&](Done<size_t> done) {
+    world_.fs->writer().CopyRange({file.handle, 0, copy.handle, 0, 9000}, std::move(done));
+  });
   ASSERT_FALSE(copied.ok());
   EXPECT_EQ(copied.error().code, ErrorCode::kCorrupt) << copied.error().message;
   world_.CloseFile(copy);
@@ -126,8 +130,8 @@ TEST_F(Checked, AFileWhoseRecipeOrBytesAreNowhereIsDamaged) {
   for (const Digest& page : {leaves->at(0).digest, inner}) {
     forget(page);
     ASSERT_TRUE(world_.fs->names().Lookup({}, kRootInode, "big").ok());
-    auto opened =
-        World::Await<HandleId>([&](Done<HandleId> done) { world_.fs->Open(inode, {.read = true}, std::move(done)); });
+    auto opened = World::Await<HandleId>(
+        [&](Done<HandleId> done) { world_.fs->open_files().Open(inode, {.read = true}, std::move(done)); });
     ASSERT_FALSE(opened.ok());
     EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt) << opened.error().message;
   }

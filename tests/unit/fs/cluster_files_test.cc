@@ -1,6 +1,7 @@
 // Files that several hosts use: close-to-open, truncation, times, publishing.
 #include "cluster_fixture.h"
 #include "fs/names.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -121,7 +122,8 @@ TEST_F(ClusterFilesTest, HolesPunchedHereStayHoles) {
   auto file = host(1).Open("file");
   ASSERT_TRUE(file.ok());
   FallocateRequest request{.offset = 10'000, .length = 5000, .keep_size = true, .punch_hole = true};
-  ASSERT_TRUE(Host::Await<void>([&](Done<void> done) { host(1).fs->Fallocate(file->handle, request, done); }).ok());
+  ASSERT_TRUE(
+      Host::Await<void>([&](Done<void> done) { host(1).fs->writer().Fallocate(file->handle, request, done); }).ok());
   auto other = host(0).Open("file");
   ASSERT_TRUE(other.ok());
   ASSERT_TRUE(host(0).Write(*other, 0, "first").ok());

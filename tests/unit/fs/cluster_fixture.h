@@ -25,6 +25,9 @@
 #include "fs/filesystem.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/reader.h"
+#include "fs/writer.h"
 #include "io/memory_disk.h"
 #include "kv/hosted_store.h"
 
@@ -126,7 +129,7 @@ class Host {
   FileSystem::Created Create(std::string_view file_name, InodeId parent = kRootInode) {
     meta::CreateParams params;
     params.mode = S_IFREG | 0644;
-    auto created = fs->Create({}, parent, file_name, params, {.read = true, .write = true});
+    auto created = fs->open_files().Create({}, parent, file_name, params, {.read = true, .write = true});
     EXPECT_TRUE(created.ok()) << (created.ok() ? "" : created.error().message);
     return created.ok() ? *created : FileSystem::Created{};
   }
@@ -149,7 +152,7 @@ class Host {
     return request;
   }
   Status Send(FileSystem::WriteRequest request) {
-    auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), std::move(done)); });
+    auto written = Await<size_t>([&](Done<size_t> done) { fs->writer().Write(std::move(request), std::move(done)); });
     return written.ok() ? Status() : Status(written.error());
   }
   Status Write(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
@@ -157,7 +160,7 @@ class Host {
   }
   Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size, const Caller& caller = {}) {
     auto read = Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {
-      fs->Read(file.handle, file.attr.inode, offset, size, std::move(done), {.caller = caller});
+      fs->reader().Read(file.handle, file.attr.inode, offset, size, std::move(done), {.caller = caller});
     });
     if (!read.ok()) return read.error();
     std::string text;
@@ -174,18 +177,18 @@ class Host {
   }
   Result<HandleId> OpenInode(InodeId inode, OpenFlags flags = {.read = true, .write = true},
                              const Caller& caller = {}) {
-    return Await<HandleId>([&](Done<HandleId> done) { fs->Open(inode, flags, std::move(done), caller); });
+    return Await<HandleId>([&](Done<HandleId> done) { fs->open_files().Open(inode, flags, std::move(done), caller); });
   }
   Status Flush(const FileSystem::Created& file, const Caller& caller = {}) {
-    return Await<void>([&](Done<void> done) { fs->Flush(file.handle, std::move(done), caller); });
+    return Await<void>([&](Done<void> done) { fs->open_files().Flush({file.handle}, std::move(done), caller); });
   }
   Status CloseFile(const FileSystem::Created& file) {
     Status status = Flush(file);
-    fs->Release(file.handle);
+    fs->open_files().Release(file.handle);
     return status;
   }
   Status Fsync(const FileSystem::Created& file) {
-    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, done); });
+    return Await<void>([&](Done<void> done) { fs->open_files().Fsync(file.handle, file.attr.inode, done); });
   }
   Status Sync() {
     return Await<void>([&](Done<void> done) { fs->maintenance().Sync(std::move(done)); });
@@ -237,7 +240,7 @@ class Host {
   InodeId PutKilled(std::string_view file_name, std::string_view bytes, InodeId parent = kRootInode) {
     auto file = Create(file_name, parent);
     EXPECT_TRUE(Write(file, 0, bytes).ok());
-    fs->Release(file.handle);
+    fs->open_files().Release(file.handle);
     return file.attr.inode;
   }
   // Writes a new file whose close fails.

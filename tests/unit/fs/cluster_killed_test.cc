@@ -6,6 +6,7 @@
 #include "cluster_waits_fixture.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -115,10 +116,11 @@ TEST_F(ClusterKilledTest, WhoIsKilledWaitsForNoRound) {
   const uint64_t before = chunks.syncs;
   chunks.syncs_hang = true;
   const auto waits = [&] { return chunks.syncs > before; };
-  ExpectInterrupted(KillOnce(
-      waits, [&](const Caller& caller, Done<void> done) { host(0).fs->Flush(file.handle, std::move(done), caller); }));
   ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
-    host(0).fs->Fsync(file.handle, file.attr.inode, std::move(done), caller);
+    host(0).fs->open_files().Flush({file.handle}, std::move(done), caller);
+  }));
+  ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
+    host(0).fs->open_files().Fsync(file.handle, file.attr.inode, std::move(done), caller);
   }));
   ExpectInterrupted(KillOnce(
       waits, [&](const Caller& caller, Done<void> done) { SetTime(host(0), timed, std::move(done), caller); }));
@@ -167,9 +169,10 @@ TEST_F(ClusterKilledTest, WhoIsKilledDoesNotWaitForTheStoreToPublish) {
     while (!may_answer) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return std::nullopt;
   };
-  ExpectInterrupted(KillOnce(
-      [&] { return is_asked.load(); },
-      [&](const Caller& caller, Done<void> done) { host(0).fs->Flush(file.handle, std::move(done), caller); }));
+  ExpectInterrupted(KillOnce([&] { return is_asked.load(); },
+                             [&](const Caller& caller, Done<void> done) {
+                               host(0).fs->open_files().Flush({file.handle}, std::move(done), caller);
+                             }));
   may_answer = true;
   EXPECT_TRUE(host(0).Sync().ok());
   host(0).gate->refuse = nullptr;

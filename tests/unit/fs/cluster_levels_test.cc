@@ -3,6 +3,8 @@
 #include "cluster_fixture.h"
 #include "fs/attributes.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -222,8 +224,9 @@ TEST_F(ClusterLevelsTest, ACopyToWhereCopiesArePromisedWaitsForThem) {
   auto source = copier.OpenInode(file.attr.inode);
   ASSERT_TRUE(source.ok());
   auto copy_to = [&](const FileSystem::Created& to) {
-    auto copied = Host::Await<size_t>(
-        [&](Done<size_t> done) { copier.fs->CopyRange(*source, 0, to.handle, 0, text.size(), std::move(done)); });
+    auto copied = Host::Await<size_t>([&](Done<size_t> done) {
+      copier.fs->writer().CopyRange({*source, 0, to.handle, 0, text.size()}, std::move(done));
+    });
     return copied.ok() ? *copied : 0;
   };
   auto rough = copier.Create("rough", scratch), final = copier.Create("final");
@@ -237,7 +240,7 @@ TEST_F(ClusterLevelsTest, ACopyToWhereCopiesArePromisedWaitsForThem) {
   EXPECT_TRUE(copier.Fsync(final).ok());
   EXPECT_EQ(copier.chunks->covered_count(), 0u);
   EXPECT_EQ(copier.Cat("final"), text);
-  copier.fs->Release(*source);
+  copier.fs->open_files().Release(*source);
   for (const auto& each : {rough, final}) ASSERT_TRUE(copier.CloseFile(each).ok());
   ASSERT_TRUE(host(0).CloseFile(file).ok());
 }

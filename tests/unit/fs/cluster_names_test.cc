@@ -2,6 +2,7 @@
 #include "cluster_fixture.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -20,7 +21,7 @@ TEST_F(ClusterNamesTest, NamesAreSeenAtOnce) {
   EXPECT_EQ(host(0).fs->names().Lookup({}, kRootInode, "dir").error().code, ErrorCode::kNotFound);
   meta::CreateParams params;
   params.mode = S_IFREG | 0644;
-  auto made = host(0).fs->Create({}, directory, "late", params, {.write = true});
+  auto made = host(0).fs->open_files().Create({}, directory, "late", params, {.write = true});
   EXPECT_EQ(made.error().code, ErrorCode::kNotFound) << "a directory that another host removed";
 }
 
@@ -303,7 +304,7 @@ TEST_F(ClusterNamesTest, DeletionComesAfterWhatWasClosedBefore) {
   // Its process was killed: nobody waited for it.
   auto fresh = host(0).Create("fresh");
   ASSERT_TRUE(host(0).Write(fresh, 0, "fresh").ok());
-  host(0).fs->Release(fresh.handle);
+  host(0).fs->open_files().Release(fresh.handle);
   auto open = host(0).Create("open");
   ASSERT_TRUE(host(0).Write(open, 0, "not closed").ok());
   EXPECT_FALSE(HasKey(meta::FileKey(fresh.attr.inode)));
@@ -446,7 +447,7 @@ TEST_F(ClusterNamesTest, AFileRemovedElsewhereHoldsUpNoRound) {
   auto file = host(0).Create("file");
   const InodeId inode = file.attr.inode;
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
-  host(0).fs->Release(file.handle);
+  host(0).fs->open_files().Release(file.handle);
   host(0).fs->names().Forget(inode, 1);
   ASSERT_TRUE(host(1).Unlink("file").ok());
   EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(inode)); }));

@@ -5,6 +5,7 @@
 #include "fs/attributes.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -76,8 +77,9 @@ TEST_F(ClusterSessionsTest, ACopyThatWaitedIsNotMadeUnderTheNextSession) {
     LoseSessionAndRewrite("to");
     is_rewritten = true;
   };
-  auto copied = Host::Await<size_t>(
-      [&](Done<size_t> done) { host(0).fs->CopyRange(from->handle, 0, to->handle, 0, 9000, std::move(done)); });
+  auto copied = Host::Await<size_t>([&](Done<size_t> done) {
+    host(0).fs->writer().CopyRange({from->handle, 0, to->handle, 0, 9000}, std::move(done));
+  });
   EXPECT_TRUE(is_rewritten);
   EXPECT_FALSE(copied.ok());
   EXPECT_TRUE(host(0).CloseFile(*from).ok());

@@ -7,6 +7,7 @@
 #include "chunking/digest.h"
 #include "cluster_waits_fixture.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -154,11 +155,11 @@ TEST_F(ClusterWaitsTest, ClosesThatWaitForARoundLeaveTheOthersAlone) {
       [&](int i, Done<void> done) {
         const FileSystem::Created& file = files[static_cast<size_t>(i)];
         EXPECT_TRUE(host(0).Write(file, 0, "x").ok());
-        host(0).fs->Flush(file.handle, std::move(done));
+        host(0).fs->open_files().Flush({file.handle}, std::move(done));
       },
       [&] { return chunks.syncs > before; }, [&] { chunks.syncs_hang = false; });
   for (int i = 0; i < kCrowd; i++) EXPECT_EQ(host(1).Cat("file-" + std::to_string(i)), "x");
-  for (const auto& file : files) host(0).fs->Release(file.handle);
+  for (const auto& file : files) host(0).fs->open_files().Release(file.handle);
 }
 
 TEST_F(ClusterWaitsTest, ChangesThatWaitForARoundLeaveTheOthersAlone) {

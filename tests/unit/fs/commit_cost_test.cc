@@ -3,6 +3,8 @@
 #include "fixture.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -23,15 +25,17 @@ EngineCalls CallsOf(const FullableEngine& engine) {
 
 void MakeSmallFile(World& world, InodeId directory, const std::string& name) {
   static const std::string text = "bytes of a small file";
-  auto file = world.fs->Create({}, directory, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
+  auto file =
+      world.fs->open_files().Create({}, directory, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
   ASSERT_TRUE(file.ok());
   FileSystem::WriteRequest request;
   request.handle = file->handle;
   request.inode = file->attr.inode;
   request.data.data = reinterpret_cast<const std::byte*>(text.data());
   request.data.size = text.size();
-  ASSERT_TRUE(
-      World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); }).ok());
+  ASSERT_TRUE(World::Await<size_t>([&](Done<size_t> done) {
+                world.fs->writer().Write(std::move(request), std::move(done));
+              }).ok());
   world.CloseFile(*file);
 }
 

@@ -8,7 +8,10 @@
 #include "fs/attributes.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/reader.h"
 #include "fs/recipe.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -158,8 +161,9 @@ TEST(FileSystem, CopiesAreReferences) {
   ASSERT_TRUE(world.Write(from, 0, text).ok());
   ASSERT_TRUE(world.Fsync(from).ok());
   uint64_t before = world.chunks->Stats().unique_bytes;
-  auto copied = World::Await<size_t>(
-      [&](Done<size_t> done) { world.fs->CopyRange(from.handle, 1000, to.handle, 77, 800'000, std::move(done)); });
+  auto copied = World::Await<size_t>([&](Done<size_t> done) {
+    world.fs->writer().CopyRange({from.handle, 1000, to.handle, 77, 800'000}, std::move(done));
+  });
   ASSERT_TRUE(copied.ok());
   EXPECT_EQ(*copied, 800'000u);
   EXPECT_EQ(*world.Read(to, 0, 1'000'000), std::string(77, '\0') + text.substr(1000, 800'000));
@@ -224,7 +228,7 @@ TEST(FileSystem, AFileIsAStringOfBytes) {
         uint64_t from = random() % 150'000, to = 150'000 + random() % 150'000, length = random() % 100'000;
         length = std::min(length, to - from);
         auto copied = World::Await<size_t>([&](Done<size_t> done) {
-          world.fs->CopyRange(file.handle, from, file.handle, to, length, std::move(done));
+          world.fs->writer().CopyRange({file.handle, from, file.handle, to, length}, std::move(done));
         });
         ASSERT_TRUE(copied.ok());
         uint64_t expected = from >= model.size() ? 0 : std::min(length, model.size() - from);
@@ -266,9 +270,10 @@ TEST(FileSystem, ReadsOfWhoOpenedItSoLeaveTheAccessTimeAlone) {
               }).ok());
   auto atime_after_read = [&](const OpenFlags& flags) {
     FileSystem::Created opened = file;
-    opened.handle = *World::Await<HandleId>([&](Done<HandleId> done) { world.fs->Open(inode, flags, done); });
+    opened.handle =
+        *World::Await<HandleId>([&](Done<HandleId> done) { world.fs->open_files().Open(inode, flags, done); });
     EXPECT_EQ(*world.Read(opened, 0, 100), "text");
-    world.fs->Release(opened.handle);
+    world.fs->open_files().Release(opened.handle);
     return world.fs->names().GetAttr({}, inode)->atime.seconds;
   };
   EXPECT_EQ(atime_after_read({.read = true, .no_atime = true}), 1000);
@@ -284,7 +289,7 @@ TEST(FileSystem, AStopWaitsUntilAReadsAnswerIsTaken) {
   std::promise<void> answering;
   std::atomic<bool> stopped{false}, taken{false};
   std::thread reader([&] {
-    world.fs->Read(file.handle, file.attr.inode, 0, 5, [&](Result<FileSystem::ReadResult> read) {
+    world.fs->reader().Read(file.handle, file.attr.inode, 0, 5, [&](Result<FileSystem::ReadResult> read) {
       EXPECT_TRUE(read.ok());
       answering.set_value();
       for (int i = 0; i < 500 && !stopped; ++i) Clock::SleepFor(std::chrono::milliseconds(1));

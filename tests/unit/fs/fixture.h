@@ -16,6 +16,9 @@
 #include "fs/attributes.h"
 #include "fs/filesystem.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/reader.h"
+#include "fs/writer.h"
 #include "io/faulty_disk.h"
 #include "io/memory_disk.h"
 #include "store/chunk_index_format.h"
@@ -183,7 +186,7 @@ class World {
     meta::CreateParams params_of_files;
     params_of_files.mode = S_IFREG | 0644;
     params_of_files.uid = uid;
-    auto created = fs->Create({}, kRootInode, name, params_of_files, {.read = true, .write = true});
+    auto created = fs->open_files().Create({}, kRootInode, name, params_of_files, {.read = true, .write = true});
     EXPECT_TRUE(created.ok());
     return *created;
   }
@@ -196,7 +199,7 @@ class World {
       request.offset = offset;
       request.data = SliceOf(*pool, part);
       request.caller = caller;
-      auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), std::move(done)); });
+      auto written = Await<size_t>([&](Done<size_t> done) { fs->writer().Write(std::move(request), std::move(done)); });
       if (!written.ok()) return written.error();
       offset += part.size();
       bytes.remove_prefix(part.size());
@@ -211,12 +214,12 @@ class World {
     request.offset = offset;
     request.from_page_cache = true;
     request.data = SliceOf(*pool, bytes);
-    auto written = Await<size_t>([&](Done<size_t> done) { fs->Write(std::move(request), done); });
+    auto written = Await<size_t>([&](Done<size_t> done) { fs->writer().Write(std::move(request), done); });
     return written.ok() ? Status() : Status(written.error());
   }
   Result<std::string> Read(const FileSystem::Created& file, uint64_t offset, size_t size) {
     auto read = Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {
-      fs->Read(file.handle, file.attr.inode, offset, size, std::move(done));
+      fs->reader().Read(file.handle, file.attr.inode, offset, size, std::move(done));
     });
     if (!read.ok()) return read.error();
     std::string text;
@@ -232,25 +235,26 @@ class World {
     return result.ok() ? Status() : Status(result.error());
   }
   Status Fallocate(const FileSystem::Created& file, const FallocateRequest& request) {
-    return Await<void>([&](Done<void> done) { fs->Fallocate(file.handle, request, std::move(done)); });
+    return Await<void>([&](Done<void> done) { fs->writer().Fallocate(file.handle, request, std::move(done)); });
   }
   Status Punch(const FileSystem::Created& file, uint64_t offset, uint64_t length) {
     return Fallocate(file, {.offset = offset, .length = length, .keep_size = true, .punch_hole = true});
   }
   Status Fsync(const FileSystem::Created& file) {
-    return Await<void>([&](Done<void> done) { fs->Fsync(file.handle, file.attr.inode, done); });
+    return Await<void>([&](Done<void> done) { fs->open_files().Fsync(file.handle, file.attr.inode, done); });
   }
   void CloseFile(const FileSystem::Created& file) {
-    EXPECT_TRUE(Await<void>([&](Done<void> done) { fs->Flush(file.handle, std::move(done)); }).ok());
-    fs->Release(file.handle);
+    EXPECT_TRUE(Await<void>([&](Done<void> done) { fs->open_files().Flush({file.handle}, std::move(done)); }).ok());
+    fs->open_files().Release(file.handle);
   }
   FileSystem::Created OpenByName(std::string_view name) {
     FileSystem::Created file;
     auto attr = fs->names().Lookup({}, kRootInode, name);
     EXPECT_TRUE(attr.ok());
     file.attr = *attr;
-    auto handle = Await<HandleId>(
-        [&](Done<HandleId> done) { fs->Open(attr->inode, {.read = true, .write = true}, std::move(done)); });
+    auto handle = Await<HandleId>([&](Done<HandleId> done) {
+      fs->open_files().Open(attr->inode, {.read = true, .write = true}, std::move(done));
+    });
     EXPECT_TRUE(handle.ok());
     file.handle = *handle;
     return file;

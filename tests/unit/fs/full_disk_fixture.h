@@ -4,6 +4,7 @@
 #include "fixture.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "io/faulty_disk.h"
 
 namespace cairnfs::fs {
@@ -31,7 +32,7 @@ class NoRoomForAccepted : public testing::Test {
   ~NoRoomForAccepted() override {
     disk_->SetFaults({});
     world_.engine->LetGo();
-    world_.fs->Release(file_.handle);
+    world_.fs->open_files().Release(file_.handle);
     world_.Close();
   }
   void SetFull() {
@@ -43,14 +44,14 @@ class NoRoomForAccepted : public testing::Test {
   // there is no room.
   void ReopenWithoutRoom(const std::vector<std::pair<uint64_t, std::string>>& pieces) {
     ASSERT_TRUE(Sync().ok());
-    world_.fs->Release(file_.handle);
+    world_.fs->open_files().Release(file_.handle);
     world_.Reopen();
     file_ = world_.OpenByName("file");
     for (const auto& [offset, bytes] : pieces) ASSERT_TRUE(world_.Write(file_, offset, bytes).ok());
     SetFull();
   }
   Status Flush() {
-    return World::Await<void>([&](Done<void> done) { world_.fs->Flush(file_.handle, std::move(done)); });
+    return World::Await<void>([&](Done<void> done) { world_.fs->open_files().Flush({file_.handle}, std::move(done)); });
   }
   Status Sync() {
     return World::Await<void>([&](Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); });

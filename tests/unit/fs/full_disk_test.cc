@@ -4,6 +4,8 @@
 #include "fs/collector.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/writer.h"
 #include "full_disk_fixture.h"
 
 namespace cairnfs::fs {
@@ -34,7 +36,7 @@ class FullDiskTest : public testing::Test {
     return value.ok() ? *value : value.error().message;
   }
   void Remove(const FileSystem::Created& file, std::string_view name) {
-    world_.fs->Release(file.handle);
+    world_.fs->open_files().Release(file.handle);
     ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, name).ok());
     world_.fs->names().Forget(file.attr.inode, 1);
   }
@@ -72,7 +74,7 @@ TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   auto directory = world_.fs->names().MakeNode({}, kRootInode, "step.tmp", params);
   ASSERT_TRUE(directory.ok());
   params.mode = S_IFREG | 0644;
-  auto mapped = world_.fs->Create({}, directory->inode, "weights", params, {.read = true, .write = true});
+  auto mapped = world_.fs->open_files().Create({}, directory->inode, "weights", params, {.read = true, .write = true});
   ASSERT_TRUE(mapped.ok());
   ASSERT_TRUE(world_.Write(*mapped, 0, std::string(kMiB, 'o')).ok());
   ASSERT_TRUE(world_.Fsync(*mapped).ok());
@@ -107,7 +109,7 @@ TEST_F(FullDiskTest, StoresThroughAMappingThatFindNoRoomAreLostAndKnown) {
   EXPECT_EQ(*world_.Read(*mapped, 64 * kKiB, stores.size()), stores);
   EXPECT_EQ(Durability(mapped->attr.inode), "local");
   EXPECT_TRUE(RenameStep().ok());
-  world_.fs->Release(mapped->handle);
+  world_.fs->open_files().Release(mapped->handle);
 }
 
 // Many programs do not look at what close returns, and one that exits does not at all.
@@ -123,7 +125,8 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
   const std::string stores = RandomText(7, 64 * kKiB);
   ASSERT_FALSE(world_.WriteBackPages(mapped, 0, stores).ok());
   Remove(fill, "fill");
-  const Status closed = World::Await<void>([&](Done<void> done) { world_.fs->Flush(mapped.handle, std::move(done)); });
+  const Status closed =
+      World::Await<void>([&](Done<void> done) { world_.fs->open_files().Flush({mapped.handle}, std::move(done)); });
   EXPECT_FALSE(closed.ok());
   EXPECT_FALSE(world_.Fsync(mapped).ok());
 
@@ -141,7 +144,7 @@ TEST_F(FullDiskTest, AFileWithLostBytesTakesTheNameOfNoOther) {
   ASSERT_TRUE(world_.Fsync(mapped).ok());
   EXPECT_TRUE(Rename("weights.tmp", "weights").ok());
   EXPECT_EQ(world_.fs->names().Lookup({}, kRootInode, "weights")->inode, mapped.attr.inode);
-  world_.fs->Release(mapped.handle);
+  world_.fs->open_files().Release(mapped.handle);
 }
 
 TEST_F(FullDiskTest, WhoDeletesAndTriesAgainFindsRoomAtOnce) {
@@ -154,7 +157,7 @@ TEST_F(FullDiskTest, WhoDeletesAndTriesAgainFindsRoomAtOnce) {
   ASSERT_FALSE(world_.Write(file, 0, RandomText(2, 4 * kMiB)).ok());  // a collection was in vain
   Remove(old, "old");
   EXPECT_TRUE(world_.Write(file, 0, RandomText(2, 4 * kMiB)).ok());
-  world_.fs->Release(file.handle);
+  world_.fs->open_files().Release(file.handle);
   Remove(fill, "fill");
 }
 
@@ -179,7 +182,7 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
     if (i % 2 == 0) {
       Remove(files[i], "f" + std::to_string(i));
     } else {
-      world_.fs->Release(files[i].handle);
+      world_.fs->open_files().Release(files[i].handle);
     }
   }
   ASSERT_TRUE(Eventually([&] { return world_.fs->maintenance().GetStatus().collection_failed; }));
@@ -193,7 +196,7 @@ TEST_F(FullDiskTest, ACollectionThatFoundNoRoomIsSeenAndTriedAgainOnceThereIsSom
   EXPECT_EQ(world_.fs->maintenance().GetStatus().last_error, "");
   auto file = world_.Create("new");
   EXPECT_TRUE(world_.Write(file, 0, RandomText(1000, 16 * kMiB)).ok());
-  world_.fs->Release(file.handle);
+  world_.fs->open_files().Release(file.handle);
 }
 
 // Far less than what makes a collection begin else.
@@ -217,7 +220,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForWhatWasAccepted) {
   ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "old").ok());
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, 0, bytes.size()), bytes);
-  world.fs->Release(file.handle);
+  world.fs->open_files().Release(file.handle);
   disk.SetFaults({});
 }
 
@@ -241,10 +244,11 @@ TEST(FullDisk, WhereTheDiskIsBrokenToo) {
   request.inode = file.attr.inode;
   request.data.data = reinterpret_cast<const std::byte*>(large.data());
   request.data.size = large.size();
-  auto written = World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); });
+  auto written =
+      World::Await<size_t>([&](Done<size_t> done) { world.fs->writer().Write(std::move(request), std::move(done)); });
   ASSERT_FALSE(written.ok());
   EXPECT_EQ(written.error().code, ErrorCode::kIo) << written.error().message;
-  world.fs->Release(file.handle);
+  world.fs->open_files().Release(file.handle);
   EXPECT_FALSE(world.fs->Stop().ok());
   world.fs.reset();
 }
@@ -278,7 +282,7 @@ class NoRoomInThePool : public testing::Test {
   ~NoRoomInThePool() override {
     disk_->SetFaults({});
     world_.engine->LetGo();
-    if (file_.handle != 0) world_.fs->Release(file_.handle);
+    if (file_.handle != 0) world_.fs->open_files().Release(file_.handle);
     world_.Close();
   }
   // As for a write that waits: a buffer, or why none comes; neither where that is not known in a time that no machine
@@ -338,7 +342,7 @@ TEST_F(NoRoomInThePool, WhatIsDeletedIsCollectedBeforeTheNextWriteIsRefused) {
 
 TEST_F(NoRoomInThePool, WhenTheFileIsRemovedItsBuffersComeBack) {
   ExpectNoSpace();
-  world_.fs->Release(std::exchange(file_.handle, 0));
+  world_.fs->open_files().Release(std::exchange(file_.handle, 0));
   ASSERT_TRUE(world_.fs->names().Unlink({}, kRootInode, "file").ok());
   world_.fs->names().Forget(file_.attr.inode, 1);
   EXPECT_TRUE(Eventually([&] { return static_cast<bool>(AwaitBuffer().first); }));
@@ -377,10 +381,10 @@ TEST_F(NoRoomInThePool, AStoreThroughAMappingThatIsRefusedIsKnownToBeLost) {
   request.offset = 512 * kKiB;
   request.data.size = 4096;
   const Error why = MakeError(ErrorCode::kNoSpace, "no space");
-  world_.fs->NoteRefused(request, why);  // a write(2) is told itself
+  world_.fs->writer().NoteRefused(request, why);  // a write(2) is told itself
   EXPECT_TRUE(world_.Read(file_, request.offset, 4096).ok());
   request.from_page_cache = true;
-  world_.fs->NoteRefused(request, why);
+  world_.fs->writer().NoteRefused(request, why);
   EXPECT_FALSE(world_.Read(file_, request.offset, 4096).ok());
   EXPECT_EQ(*world_.Read(file_, 0, pieces_[0].size()), pieces_[0]) << "beside them";
   disk_->SetFaults({});
@@ -414,12 +418,12 @@ TEST_F(NoRoomForAccepted, TheFileCanBeEmptiedWhileARoundIsAtWork) {
   const Status status = emptied.get();
   EXPECT_TRUE(status.ok()) << status.error().message;
   EXPECT_FALSE(round.get().ok()) << "the other file's bytes have no room";
-  world_.fs->Release(other.handle);
+  world_.fs->open_files().Release(other.handle);
 }
 
 TEST_F(NoRoomForAccepted, TheFileCanBeOpenedAnew) {
   auto opened = World::Await<HandleId>([&](Done<HandleId> done) {
-    world_.fs->Open(file_.attr.inode, {.read = true, .write = true, .truncate = true}, std::move(done));
+    world_.fs->open_files().Open(file_.attr.inode, {.read = true, .write = true, .truncate = true}, std::move(done));
   });
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   FileSystem::Created anew{file_.attr, *opened};
@@ -427,7 +431,7 @@ TEST_F(NoRoomForAccepted, TheFileCanBeOpenedAnew) {
   EXPECT_TRUE(Eventually([&] { return world_.Write(anew, 0, "anew").ok(); }));  // the room is looked at now and then
   EXPECT_TRUE(world_.Fsync(anew).ok());
   EXPECT_EQ(*world_.Read(anew, 0, 100), "anew");
-  world_.fs->Release(anew.handle);
+  world_.fs->open_files().Release(anew.handle);
 }
 
 TEST_F(NoRoomForAccepted, WhatFoundRoomAfterAllIsNotToldAsAnError) {

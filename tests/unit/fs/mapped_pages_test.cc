@@ -15,11 +15,12 @@ TEST(MappedPages, ThatAreWrittenBackUndoNoCopyAndNoHole) {
   ReadOptions options;
   options.for_page_cache = true;
   auto filled = World::Await<FileSystem::ReadResult>([&](Done<FileSystem::ReadResult> done) {
-    world.fs->Read(to.handle, to.attr.inode, 0, before.size(), std::move(done), options);
+    world.fs->reader().Read(to.handle, to.attr.inode, 0, before.size(), std::move(done), options);
   });
   ASSERT_TRUE(filled.ok());
-  auto copied = World::Await<size_t>(
-      [&](Done<size_t> done) { world.fs->CopyRange(from.handle, 0, to.handle, 2048, 6, std::move(done)); });
+  auto copied = World::Await<size_t>([&](Done<size_t> done) {
+    world.fs->writer().CopyRange({from.handle, 0, to.handle, 2048, 6}, std::move(done));
+  });
   ASSERT_TRUE(copied.ok());
   ASSERT_TRUE(world.Punch(to, kPageBytes, kPageBytes).ok());
 

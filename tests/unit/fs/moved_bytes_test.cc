@@ -7,6 +7,7 @@
 #include "fixture.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -68,7 +69,8 @@ class MovedBytesTest : public testing::Test {
     const FileSystem::Created from = world_.OpenByName(from_name), to = world_.Create(to_name);
     for (uint64_t offset = 0; offset < from.attr.size;) {
       auto copied = World::Await<size_t>([&](Done<size_t> done) {
-        world_.fs->CopyRange(from.handle, offset, to.handle, offset, from.attr.size - offset, std::move(done));
+        world_.fs->writer().CopyRange({from.handle, offset, to.handle, offset, from.attr.size - offset},
+                                      std::move(done));
       });
       ASSERT_TRUE(copied.ok() && *copied > 0);
       offset += *copied;

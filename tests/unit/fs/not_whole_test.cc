@@ -1,6 +1,7 @@
 // Files of which something accepted found no room or is lost: what becomes of their renames, and of their errors.
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "fs/recipe.h"
 #include "full_disk_fixture.h"
 
@@ -101,7 +102,7 @@ TEST_F(NoRoomForAccepted, AFileWhoseLostBytesWereWrittenAgainIsRenamedAtOnce) {
   EXPECT_TRUE(renamed.ok()) << renamed.error().message;
 
   EXPECT_TRUE(Sync().ok());
-  world_.fs->Release(file_.handle);
+  world_.fs->open_files().Release(file_.handle);
   world_.Reopen();
   file_ = world_.OpenByName("final");
   EXPECT_EQ(*world_.Read(file_, 0, 4), "anew");
@@ -166,7 +167,7 @@ TEST(FullDisk, ALackOfDescriptorsForTheRecipeLosesNothing) {
   world.Reopen();
   file = world.OpenByName("file");
   EXPECT_EQ(*world.Read(file, kMiB / 2, bytes.size()), bytes);
-  world.fs->Release(file.handle);
+  world.fs->open_files().Release(file.handle);
 }
 
 // Far less than what makes a collection begin else, and nobody writes any more.
@@ -193,7 +194,7 @@ TEST(FullDisk, LittleThatIsDeletedMakesRoomForARecipe) {
   ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "old").ok());
   EXPECT_TRUE(Eventually([&] { return sync().ok(); }));
   EXPECT_EQ(*world.Read(file, kMiB, bytes.size()), bytes);
-  world.fs->Release(file.handle);
+  world.fs->open_files().Release(file.handle);
   disk.SetFaults({});
 }
 

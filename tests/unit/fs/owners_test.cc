@@ -7,6 +7,7 @@
 #include "fs/attributes.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -142,8 +143,9 @@ TEST_F(OwnersTest, ACopySharesWhatItIsACopyOf) {
   const uint64_t before = Taken();
   auto from = world_.OpenByName("alice");
   auto to = world_.Create("bob", kBob);
-  auto copied = World::Await<size_t>(
-      [&](Done<size_t> done) { world_.fs->CopyRange(from.handle, 0, to.handle, 0, text.size(), done); });
+  auto copied = World::Await<size_t>([&](Done<size_t> done) {
+    world_.fs->writer().CopyRange({from.handle, 0, to.handle, 0, text.size()}, done);
+  });
   ASSERT_TRUE(copied.ok()) << copied.error().message;
   ASSERT_TRUE(world_.Fsync(to).ok());
   world_.CloseFile(from);

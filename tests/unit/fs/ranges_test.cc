@@ -2,7 +2,9 @@
 #include "fixture.h"
 #include "fs/attributes.h"
 #include "fs/maintenance.h"
+#include "fs/reader.h"
 #include "fs/recipe.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -25,7 +27,8 @@ class RangesOfLargeFile : public testing::Test {
       const uint64_t wanted = std::min(size, kSize - size);
       for (uint64_t done = 0; done < wanted;) {
         auto copied = World::Await<size_t>([&](Done<size_t> told) {
-          world_.fs->CopyRange(file_.handle, done, file_.handle, size + done, wanted - done, std::move(told));
+          world_.fs->writer().CopyRange({file_.handle, done, file_.handle, size + done, wanted - done},
+                                        std::move(told));
         });
         ASSERT_TRUE(copied.ok() && *copied > 0);
         done += *copied;
@@ -41,7 +44,7 @@ class RangesOfLargeFile : public testing::Test {
   void Punch(uint64_t offset, uint64_t length) { EXPECT_TRUE(world_.Punch(file_, offset, length).ok()); }
   std::optional<uint64_t> Find(Seek what, uint64_t offset) {
     auto found = World::Await<uint64_t>(
-        [&](Done<uint64_t> done) { world_.fs->SeekTo(file_.handle, offset, what, std::move(done)); });
+        [&](Done<uint64_t> done) { world_.fs->reader().SeekTo(file_.handle, offset, what, std::move(done)); });
     if (found.ok()) return *found;
     EXPECT_EQ(found.error().code, ErrorCode::kNoData);
     return std::nullopt;

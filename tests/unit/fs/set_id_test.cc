@@ -2,6 +2,8 @@
 #include "fixture.h"
 #include "fs/attributes.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -39,12 +41,12 @@ class SetIdTest : public ::testing::Test {
     request.caller = caller;
     request.data = SliceOf(*world.pool, "evil");
     auto written =
-        World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); });
+        World::Await<size_t>([&](Done<size_t> done) { world.fs->writer().Write(std::move(request), std::move(done)); });
     return written.ok() ? Status() : Status(written.error());
   }
   Result<HandleId> Open(const FileSystem::Created& file, const OpenFlags& flags, const Caller& caller) {
     return World::Await<HandleId>(
-        [&](Done<HandleId> done) { world.fs->Open(file.attr.inode, flags, std::move(done), caller); });
+        [&](Done<HandleId> done) { world.fs->open_files().Open(file.attr.inode, flags, std::move(done), caller); });
   }
   Result<HandleId> OpenForExec(const FileSystem::Created& file, uint32_t pid = 77) {
     Caller caller = Stranger();
@@ -89,12 +91,13 @@ TEST_F(SetIdTest, GoesByCallsOfWhichTheKernelDoesNotTellWhoKeepsIt) {
   ASSERT_TRUE(world.Write(other, 0, "bytes").ok());
   auto allocate = [&](const Caller& caller) {
     return World::Await<void>([&](Done<void> done) {
-      world.fs->Fallocate(file.handle, {.offset = 0, .length = 9}, std::move(done), caller);
+      world.fs->writer().Fallocate(file.handle, {.offset = 0, .length = 9}, std::move(done), caller);
     });
   };
   auto copy = [&](const Caller& caller) {
-    return World::Await<size_t>(
-        [&](Done<size_t> done) { world.fs->CopyRange(other.handle, 0, file.handle, 0, 5, std::move(done), caller); });
+    return World::Await<size_t>([&](Done<size_t> done) {
+      world.fs->writer().CopyRange({other.handle, 0, file.handle, 0, 5}, std::move(done), caller);
+    });
   };
   ASSERT_TRUE(Chmod(file, 04777).ok());
   ASSERT_TRUE(allocate({}).ok());
@@ -158,7 +161,7 @@ TEST_F(SetIdTest, NothingIsExecutedWhileAWriterMayHideTheModeFromTheKernel) {
   auto writer = Open(file, {.write = true}, Stranger());
   ASSERT_TRUE(writer.ok());
   EXPECT_EQ(CodeOf(OpenForExec(file)), ErrorCode::kBusy);
-  world.fs->Release(*writer);
+  world.fs->open_files().Release(*writer);
   EXPECT_EQ(CodeOf(OpenForExec(file)), ErrorCode::kStale);  // what it asked before does not count
   EXPECT_TRUE(OpenForExec(file).ok());
 }

@@ -3,7 +3,9 @@
 #include "fixture.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/reader.h"
 #include "fs/recipe.h"
+#include "fs/writer.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -30,7 +32,8 @@ class SmallWrites : public testing::Test {
     request.data.data = reinterpret_cast<const std::byte*>(copy->data());
     request.data.size = copy->size();
     request.data.memory = std::move(copy);
-    auto written = World::Await<size_t>([&](Done<size_t> done) { world_.fs->Write(std::move(request), done); });
+    auto written =
+        World::Await<size_t>([&](Done<size_t> done) { world_.fs->writer().Write(std::move(request), done); });
     return written.ok() ? Status() : Status(written.error());
   }
   void Append(std::string_view name, std::string_view bytes) {
@@ -222,7 +225,7 @@ TEST_F(SmallWrites, AHoleOfAWholePageStaysOne) {
   FileSystem::Created file = world_.Create("holes");
   const auto seek = [&](uint64_t from, FileSystem::Seek what) {
     auto found = World::Await<uint64_t>(
-        [&](Done<uint64_t> done) { world_.fs->SeekTo(file.handle, from, what, std::move(done)); });
+        [&](Done<uint64_t> done) { world_.fs->reader().SeekTo(file.handle, from, what, std::move(done)); });
     return found.ok() ? *found : UINT64_MAX;
   };
   ASSERT_TRUE(world_.Write(file, 100, "after 100 zeros").ok());

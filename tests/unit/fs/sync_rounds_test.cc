@@ -8,6 +8,8 @@
 #include "fs/extent_map.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/writer.h"
 #include "io/faulty_disk.h"
 #include "meta/records.h"
 
@@ -55,7 +57,7 @@ std::thread::id SyncOnLentThread(World& world, const FileSystem::Created& file) 
   Caller caller;
   caller.lends_thread = true;
   std::promise<std::thread::id> answered;
-  world.fs->Fsync(
+  world.fs->open_files().Fsync(
       file.handle, file.attr.inode,
       [&](Result<void> synced) {
         EXPECT_TRUE(synced.ok()) << synced.error().message;
@@ -115,7 +117,7 @@ TEST(SyncRounds, ManySmallScatteredWritesAreMerged) {
     request.offset = i * kStride;
     request.data = Unowned(std::string_view(pieces).substr(kPiece * i, kPiece));
     auto written =
-        World::Await<size_t>([&](Done<size_t> done) { world.fs->Write(std::move(request), std::move(done)); });
+        World::Await<size_t>([&](Done<size_t> done) { world.fs->writer().Write(std::move(request), std::move(done)); });
     ASSERT_TRUE(written.ok()) << written.error().message;
     expected.replace(i * kStride, kPiece, pieces, kPiece * i, kPiece);
   }
@@ -145,7 +147,7 @@ TEST(SyncRounds, ARecipeThatCanNotBeStoredHoldsNobodyUp) {
   ASSERT_TRUE(world.Write(big, 0, RandomText(1, 8 * kMiB)).ok());  // more chunks than an inline recipe holds
   ASSERT_TRUE(world.Fsync(big).ok());
   ASSERT_TRUE(world.Write(big, 0, "changed").ok());
-  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->Flush(big.handle, done); }).ok());
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { world.fs->open_files().Flush({big.handle}, done); }).ok());
   for (FsStatus status = world.fs->maintenance().GetStatus(); status.dirty_bytes > status.store.pending_bytes;) {
     Clock::SleepFor(std::chrono::milliseconds(1));
     status = world.fs->maintenance().GetStatus();
@@ -242,8 +244,9 @@ TEST(SyncRounds, ALossIsNotToldToWhoWasKilled) {
   Caller killed;
   killed.context = Context(kill.get_token());
   auto fsync = std::async(std::launch::async, [&] {
-    return World::Await<void>(
-        [&](Done<void> done) { world.fs->Fsync(other.handle, other.attr.inode, std::move(done), killed); });
+    return World::Await<void>([&](Done<void> done) {
+      world.fs->open_files().Fsync(other.handle, other.attr.inode, std::move(done), killed);
+    });
   });
   world.engine->AwaitHold();
   kill.request_stop();
@@ -256,7 +259,7 @@ TEST(SyncRounds, ALossIsNotToldToWhoWasKilled) {
   EXPECT_NE(told.error().message.find("lost"), std::string::npos) << told.error().message;
   world.engine->index_unreadable = false;
   EXPECT_TRUE(world.Fsync(other).ok()) << "it is told once";
-  for (const FileSystem::Created& open : {file, other}) world.fs->Release(open.handle);
+  for (const FileSystem::Created& open : {file, other}) world.fs->open_files().Release(open.handle);
 }
 
 // What another file has lost is told before the name is there, not after.
@@ -270,7 +273,7 @@ TEST_F(DurableFileRename, IsRefusedBeforeItHasHappened) {
   EXPECT_EQ(TextOf("old"), "old");
   EXPECT_TRUE(Rename().ok());
   EXPECT_EQ(TextOf("old"), "new");
-  world_.fs->Release(other.handle);
+  world_.fs->open_files().Release(other.handle);
 }
 
 // The kernel keeps the names of a rename that failed, but of one that was interrupted: those it looks up again.
@@ -293,7 +296,7 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
     return World::Await<void>([&](Done<void> done) { world.fs->maintenance().Sync(std::move(done)); });
   };
   auto flush = [&](const FileSystem::Created& file) {
-    return World::Await<void>([&](Done<void> done) { world.fs->Flush(file.handle, std::move(done)); });
+    return World::Await<void>([&](Done<void> done) { world.fs->open_files().Flush({file.handle}, std::move(done)); });
   };
   const FileSystem::Created durable = world.Create("durable");
   ASSERT_TRUE(world.Write(durable, 0, "durable").ok());
@@ -317,7 +320,7 @@ TEST(SyncRounds, AfterTheDiskHasFailedCloseAndRenameSayIt) {
     EXPECT_FALSE(renamed.ok()) << name;
     EXPECT_TRUE(world.fs->names().Lookup({}, kRootInode, name).ok());
   }
-  for (const FileSystem::Created& open : {durable, file, second}) world.fs->Release(open.handle);
+  for (const FileSystem::Created& open : {durable, file, second}) world.fs->open_files().Release(open.handle);
   EXPECT_FALSE(world.fs->Stop().ok());
   world.fs.reset();
 }

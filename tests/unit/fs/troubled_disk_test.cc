@@ -5,6 +5,7 @@
 #include "fs/attributes.h"
 #include "fs/filesystem.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "fs/recipe.h"
 
 namespace cairnfs::fs {
@@ -90,7 +91,7 @@ TEST(TroubledDisk, LostBytesAreNotPublished) {
   auto directory = world.fs->names().MakeNode({}, kRootInode, "step.tmp", params);
   ASSERT_TRUE(directory.ok());
   params.mode = S_IFREG | 0644;
-  auto file = world.fs->Create({}, directory->inode, "weights", params, {.read = true, .write = true});
+  auto file = world.fs->open_files().Create({}, directory->inode, "weights", params, {.read = true, .write = true});
   ASSERT_TRUE(file.ok());
   world.engine->index_unreadable = true;
   ASSERT_TRUE(world.Write(*file, 0, std::string(100000, 'a')).ok());
@@ -161,14 +162,14 @@ TEST(TroubledDisk, AFileWhoseRecipeIsUnreadableCanBeEmptied) {
   std::mt19937_64 random(7);
   ASSERT_TRUE(world.Write(file, 0, RandomText(random, 3 * kMiB)).ok());
   ASSERT_TRUE(world.Fsync(file).ok());
-  world.fs->Release(file.handle);
+  world.fs->open_files().Release(file.handle);
   world.Reopen();
   auto attr = world.fs->names().Lookup({}, kRootInode, "file");
   ASSERT_TRUE(attr.ok());
   world.engine->index_unreadable = true;
   auto open = [&](bool truncate) {
     return World::Await<HandleId>([&](Done<HandleId> done) {
-      world.fs->Open(attr->inode, {.read = true, .write = true, .truncate = truncate}, std::move(done));
+      world.fs->open_files().Open(attr->inode, {.read = true, .write = true, .truncate = truncate}, std::move(done));
     });
   };
   SetAttrRequest longer;
