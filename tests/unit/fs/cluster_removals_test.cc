@@ -4,6 +4,7 @@
 
 #include "cluster_fixture.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -105,8 +106,8 @@ TEST_F(ClusterRemovalsTest, WaitForACloseThatWaitsNoMore) {
   Caller caller;
   caller.context = Context(kill.get_token());
   std::promise<Status> closed;
-  host(0).fs->Flush(
-      file_.handle, [&](const Status& status) { closed.set_value(status); }, caller);
+  host(0).fs->open_files().Flush(
+      {file_.handle}, [&](const Status& status) { closed.set_value(status); }, caller);
   ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
   kill.request_stop();
   EXPECT_FALSE(closed.get_future().get().ok());
