@@ -26,7 +26,10 @@ class DirectoryLock {
   // What the last process that served from the directory left, fit to be printed; empty after a clean stop.
   const std::string& previous() const { return previous_; }
   // The directory is made anew: what its last process left counts no more.
-  void ForgetPrevious() { left_before_.clear(), previous_.clear(); }
+  void ForgetPrevious() {
+    left_before_.clear();
+    previous_.clear();
+  }
 
   // This process starts, or only looks. Until something is served, the text that the last process left stays: so it is
   // still there if this one is killed.
