@@ -112,7 +112,7 @@ Status MakeDirectory(const std::string& path, const Shape& shape) {
   disk_options.path = directory->segments_path();
   CAIRNFS_ASSIGN_OR_RETURN(auto disk, io::OpenDisk(disk_options));
   CAIRNFS_RETURN_IF_ERROR(IndexMaker(*engine, *disk, shape).Make());
-  directory->MarkClean();
+  directory->lock().MarkClean();
   return {};
 }
 
