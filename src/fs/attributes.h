@@ -15,7 +15,7 @@ class Attributes {
   // `names` outlives it.
   Attributes(const Services& services, Names& names) : at_(services), names_(names) {}
 
-  // In a cluster a new size waits until what was closed on this host before is durable, unless `caller` is killed.
+  // In a cluster a new size waits until what no close of this host waits for is durable, unless `caller` is killed.
   void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
   // To be called before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
   bool NoteReply(const meta::Attr& attr) { return at_.privileges.NoteReply(attr); }

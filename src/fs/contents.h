@@ -24,7 +24,7 @@ struct FileChange {
   // Called with the inode's lock and an Operation held; may wait for chunks.
   std::function<Status(Content&)> apply;
   bool empties = false;    // it leaves no byte of the old content, which need not be readable
-  bool removes = false;    // it cuts bytes off: in a cluster what was closed before is durable first
+  bool removes = false;    // it cuts bytes off: in a cluster what no close waits for is durable first
   bool publishes = false;  // other hosts see it once the answer is given
   uint64_t session = 0;    // of the open file that it goes through; 0: through none, and the host's is taken
   Caller caller;

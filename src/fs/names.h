@@ -19,8 +19,8 @@ class Names {
   // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
   // by the caller before OpenFiles::Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir
   // (kRemoves), which do not wait for that themselves; SetAttr and Rename ask by themselves. In a cluster it blocks
-  // while this host has no session, and kRemoves waits until what was closed on this host before is durable: `go` runs
-  // on a thread that may wait; or is told kInterrupted, when the caller is killed meanwhile.
+  // while this host has no session, and kRemoves waits until what no close waits for is durable (AfterUnawaited): `go`
+  // runs on a thread that may wait; or is told kInterrupted, when the caller is killed meanwhile.
   void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {}) {
     changes_.WhenAdmitted(change, caller, std::move(go));
   }

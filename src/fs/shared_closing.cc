@@ -82,7 +82,11 @@ void SharedClosing::AwaitPublish(const HandlePtr& handle, const Caller& caller, 
     static_cast<void>(at_.marks.PutUntilPublished(context, handle->inode).ok());
     await();
   };
-  at_.calls.Run(caller, std::move(mark), done);
+  auto refused = [handle, done](const Status& why) {
+    NoteUnawaited(handle->inode);
+    done(why);
+  };
+  at_.calls.Run(caller, std::move(mark), std::move(refused));
 }
 
 bool SharedClosing::IsMarked(const InodePtr& inode) {
@@ -100,9 +104,10 @@ void SharedClosing::NoteUnawaited(const InodePtr& inode) {
 // takes the mark away.
 void SharedClosing::NoteReleased(const InodePtr& inode, const OpenFlags& flags) {
   SharedContent& shared = inode->content->shared();
-  // No close of its writer waited for it, or was told that it failed.
-  const bool is_reported = inode->content->publish_error || !inode->content->lost.empty();
-  if (flags.write && inode->content->changed && !is_reported) shared.NoteUnawaited();
+  // Nobody writes to it any more, and no close of a writer has waited for its bytes, or was told that they failed.
+  const bool is_reported = inode->content->publish_error || !inode->content->lost.empty() || shared.failure;
+  const bool has_ended = flags.write && inode->write_open_count == 0;
+  if (has_ended && inode->content->changed && !is_reported) shared.NoteUnawaited();
   const bool is_written_no_more = inode->write_open_count == 0 || !inode->content->changed;
   if (!flags.write || !shared.MayBeMarked() || !is_written_no_more || shared.is_void) return;
   shared.is_asked_for = true;

@@ -23,7 +23,8 @@ namespace cairnfs::fs {
 struct Content;
 
 // How many files of this host have bytes that count as closed and that no close waits for: those of a process that a
-// signal killed, and stores through mappings. A round in the background publishes them. Any thread.
+// signal killed, stores through mappings, and what is left once no descriptor is. A round in the background publishes
+// them. Any thread.
 class UnawaitedFiles {
  public:
   using Entry = std::shared_ptr<const char>;

@@ -66,9 +66,8 @@ class SharedPublisher final : public Publisher {
   //   a key cannot be read                  the same; where it was alone Fail
   //   the session is gone                   Drop: nobody may publish it any more
   //   refused, as for want of space         Requeue
-  //   it may have run, or may run yet       in_doubt_; ResolveDoubt finds out before the next round, and what is not
-  //   sent
-  //                                         by then is requeued
+  //   it may have run, or may run yet       in_doubt_; ResolveDoubt finds out before the next round, and what is
+  //                                         not sent by then is requeued
   // Until it is known what became of it nothing of its files may be published, which would be laid over what others
   // wrote after these.
   struct InDoubt {

@@ -129,6 +129,7 @@ class LogReader final : public FSSequentialFile {
       left_.remove_prefix(taken);
       filled += taken;
     }
+    if (!error_.ok()) return error_;
     if (filled < n && !is_newest_ && !is_closed_) {
       // RocksDB goes on with the next log after a short read. Only after an error it looks whether the sequence numbers
       // go on there. It skips zeros.
@@ -137,7 +138,7 @@ class LogReader final : public FSSequentialFile {
       filled = n;
     }
     *result = Slice(scratch, filled);
-    return error_;
+    return IOStatus::OK();
   }
 
   IOStatus Skip(uint64_t n) override {

@@ -46,8 +46,8 @@ class ClusterRemovalsTest : public ClusterTest {
   void ExpectThatBothWait() {
     auto unlinked = BeginUnlink(), renamed = BeginRename();
     ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
-    EXPECT_FALSE(IsReady(unlinked));
-    EXPECT_FALSE(IsReady(renamed));
+    EXPECT_FALSE(IsReadyWithin(unlinked, std::chrono::seconds(1)));
+    EXPECT_FALSE(IsReadyWithin(renamed, std::chrono::seconds(1)));
     EXPECT_EQ(host(1).Cat("old"), "old");
     EXPECT_EQ(host(1).Cat("moved"), "moved");
     host(0).chunks->syncs_hang = false;
@@ -112,6 +112,30 @@ TEST_F(ClusterRemovalsTest, WaitForACloseThatWaitsNoMore) {
   kill.request_stop();
   EXPECT_FALSE(closed.get_future().get().ok());
   ExpectThatBothWait();
+}
+
+// Before it was known to wait: it is not marked, and another call would have to put the mark.
+TEST_F(ClusterRemovalsTest, WaitForACloseThatWasKilledAtItsBegin) {
+  ASSERT_TRUE(host(0).Write(file_, 0, "other").ok());
+  ASSERT_TRUE(host(0).Flush(file_).ok());
+  WriteBytes();
+  HoldRounds();
+  std::stop_source kill;
+  kill.request_stop();
+  Caller caller;
+  caller.context = Context(kill.get_token());
+  EXPECT_FALSE(host(0).Flush(file_, caller).ok());
+  ExpectThatBothWait();
+}
+
+// Its error was told, and it holds up nothing else.
+TEST_F(ClusterRemovalsTest, WaitForNoCloseThatFailed) {
+  WriteBytes();
+  host(0).chunks->syncs_fail = true;
+  host(0).PutInVain("bad", "bad");
+  EXPECT_TRUE(host(0).Rename(kRootInode, "moved", kRootInode, "moved-2").ok());
+  EXPECT_TRUE(host(0).Unlink("old").ok());
+  host(0).chunks->syncs_fail = false;
 }
 
 // What found its way to the store is waited for no more, whatever else is on its way.

@@ -196,8 +196,10 @@ TEST_F(Damage, TornTailBehindTheLastSyncIsDropped) {
   for (const std::string& tail : {std::string(5000, '\0'), std::string(3, 'x'), std::string(40'000, '\xee')}) {
     for (const std::string& name : names_) {
       if (!name.ends_with(".log")) continue;
-      Case(name, "torn tail of " + std::to_string(tail.size()),
-           [&](const fs::path& file) { std::ofstream(file, std::ios::app | std::ios::binary) << tail; });
+      Case(name, "torn tail of " + std::to_string(tail.size()), [&](const fs::path& file) {
+        fs::resize_file(file, LogEnd(file));
+        std::ofstream(file, std::ios::app | std::ios::binary) << tail;
+      });
       EXPECT_EQ(outcomes_[name][kClearError], 0);
     }
   }

@@ -111,9 +111,12 @@ TEST_F(NoSpace, FirstWriteAfterOpeningIsRefused) {
 TEST(NoSpaceWords, ASyncWithoutSpaceLeavesTheWriteUnknown) {
   const char* no_space = "No space left on device";
   for (const std::string path : {"/db", "/mnt/async/db", "/mnt/While fsync/x.log/db"}) {
-    const auto append = rocksdb::Status::NoSpace("While appending to file: " + path + "/000012.log", no_space);
-    EXPECT_EQ(ToWriteError(append, path).code, ErrorCode::kNoSpace) << path;
-    for (const char* call : {"While fdatasync: ", "While fsync: ", "While sync_file_range returned 28: "}) {
+    for (const char* call : {"While appending to file: ", "While write random read/write file at offset 12: "}) {
+      const auto append = rocksdb::Status::NoSpace(call + path + "/000012.log", no_space);
+      EXPECT_EQ(ToWriteError(append, path).code, ErrorCode::kNoSpace) << call << path;
+    }
+    for (const char* call : {"While fdatasync: ", "While fsync: ", "While sync_file_range returned 28: ",
+                             "While fdatasync random read/write file: "}) {
       const auto sync = rocksdb::Status::NoSpace(call + path + "/000012.log", no_space);
       EXPECT_EQ(ToWriteError(sync, path).code, ErrorCode::kIo) << call << path;
     }
