@@ -256,22 +256,29 @@ def a_read_outlasts_a_restart(store):
 
 
 def who_waits_for_copies_ends_when_killed(store):
-    """An fsync; a close; a removal, which waits for what was closed before it and holds its directory in the kernel; and a
-    truncation, which waits for the same. What was closed is there once there are copies."""
+    """An fsync; a close; a removal, which waits for the bytes of a killed process and holds its directory in the
+    kernel; and a truncation, which waits for the same. What was closed is there once there are copies. Before the
+    process was killed a removal waits for nobody."""
     with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
         cluster.start()
         host, other = cluster.hosts
-        for name in ("old", "cut"):
+        for name in ("old", "cut", "beside"):
             with open(host.path(name), "wb") as file:
                 file.write(os.urandom(MIB))
         cluster.wait_for_copies()
         other.kill()
-        writes = "import os, sys; os.write(1, b'w' * (1 << 20)); os.{}(1); os._exit(7)"
+        writes = "import os, signal; os.write(1, b'w' * (1 << 20)); {}; os._exit(7)"
         waiting = []
-        for name, call in (("synced", "fsync"), ("closed", "close")):
+        for name, call in (("killed", "signal.pause()"), ("synced", "os.fsync(1)"), ("closed", "os.close(1)")):
             with open(host.path(name), "wb") as file:
                 waiting.append(subprocess.Popen([sys.executable, "-c", writes.format(call)], stdout=file))
-        time.sleep(1)
+        for name in ("killed", "synced", "closed"):
+            wait_until(lambda at=host.path(name): os.stat(at).st_size == MIB, 60, f"{name} is written")
+        beside = subprocess.Popen(["rm", host.path("beside")])
+        assert ends(beside, 60) and beside.returncode == 0, "a removal waited for a save"
+        killed = waiting.pop(0)
+        killed.kill()
+        killed.wait()
         waiting += [subprocess.Popen(["truncate", "--size=1", host.path("cut")]),
                     subprocess.Popen(["rm", host.path("old")])]
         try:
@@ -287,7 +294,7 @@ def who_waits_for_copies_ends_when_killed(store):
                 process.kill()
         assert os.path.exists(host.path("old")), "removed after its remover was told that it was not"
         other.mount()
-        for name in ("synced", "closed"):
+        for name in ("killed", "synced", "closed"):
             wait_until(lambda at=other.path(name): os.stat(at).st_size == MIB, 60, f"{name} is published")
             with open(other.path(name), "rb") as file:
                 assert file.read() == b"w" * MIB, name
