@@ -97,7 +97,7 @@ TEST(KvServer, SaysWhyItCannotListen) {
 
 TEST(NodeStore, ErrorsOfTheNodeComeThrough) {
   Node node;
-  auto store = Must(MakeNodeStore(node.address(), Impatient()));
+  auto store = Must(MakeNodeStore(node.address(), RemoteOptions()));
   EXPECT_EQ(store->GrantLease({}, milliseconds(0)).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(store->KeepLeaseAlive({}, 77).error().code, ErrorCode::kNotFound);
   Transaction leased;
