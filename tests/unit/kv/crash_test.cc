@@ -16,17 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How many of Counted(0), Counted(1), ... are there. Fails when they are no prefix.
-int PrefixLength(KvEngine& engine) {
-  int count = 0;
-  MustSucceed(engine.Scan("key", "kez", nullptr, [&](std::string_view key, std::string_view) {
-    EXPECT_EQ(key, Counted(count));
-    ++count;
-    return true;
-  }));
-  return count;
-}
-
 // Starts a child that writes Counted(0), Counted(1), ... and reports each synced write; kills it after `kill_after`
 // reports. Returns how many were reported.
 int KillAWriter(const std::string& path, int kill_after) {

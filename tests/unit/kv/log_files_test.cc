@@ -18,11 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kPage = 4096;
 
-std::string Bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 void WriteBytes(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc)
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -200,17 +195,6 @@ TEST_F(LogFiles, LogsAndOtherFilesOfRocksDbAreReadAsTheyAre) {
   EXPECT_EQ(Bytes(table), "table");
 }
 
-// The key of each write, in order.
-int Writes(KvEngine& engine) {
-  int count = 0;
-  MustSucceed(engine.Scan("", "", nullptr, [&](std::string_view key, std::string_view) {
-    EXPECT_EQ(key, Counted(count));
-    ++count;
-    return true;
-  }));
-  return count;
-}
-
 // Writes behind the last sync, of which a power cut keeps some pages of some logs.
 TEST_F(LogFiles, ADatabaseOfWhichPagesAreMissingHasAPrefixOfItsWrites) {
   const std::string original = directory_.path() + "/original", copy = directory_.path() + "/copy";
@@ -254,7 +238,7 @@ TEST_F(LogFiles, ADatabaseOfWhichPagesAreMissingHasAPrefixOfItsWrites) {
       }
       WriteBytes(copy + "/" + name, bytes);
     }
-    const int found = Writes(*MustOpenRocks(copy));
+    const int found = PrefixLength(*MustOpenRocks(copy));
     EXPECT_GE(found, synced);
     EXPECT_TRUE(round < kRounds || found == count);
   }

@@ -98,12 +98,24 @@ class FailingEngine final : public KvEngine {
   KvEngine& engine_;
 };
 
-// Where the records of a log of RocksDB end, which stand before zeros. The last byte of the last one must not be zero.
-inline size_t LogEnd(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
-  return bytes.find_last_not_of('\0') + 1;
+// How many of Counted(0), Counted(1), ... are there. Fails when they are no prefix.
+inline int PrefixLength(KvEngine& engine) {
+  int count = 0;
+  MustSucceed(engine.Scan("key", "kez", nullptr, [&](std::string_view key, std::string_view) {
+    EXPECT_EQ(key, Counted(count));
+    ++count;
+    return true;
+  }));
+  return count;
 }
+
+inline std::string Bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Where the records of a log of RocksDB end, which stand before zeros. The last byte of the last one must not be zero.
+inline size_t LogEnd(const std::string& path) { return Bytes(path).find_last_not_of('\0') + 1; }
 
 enum class Setup {
   kMemory,
