@@ -103,12 +103,13 @@ TEST_F(ClusterMarksTest, ManyClosesShareARound) {
   }
   const uint64_t commits = host(1).gate->commits;
   std::vector<std::future<Status>> closes;
+  const auto requests = [this] { return host(1).fs->maintenance().GetStatus().sync_points_total; };
   host(1).chunks->before_sync = [&] {
+    const uint64_t before = requests();
     for (const auto& file : files) {
       closes.push_back(std::async(std::launch::async, [&] { return host(1).Flush(file); }));
     }
-    // Time to ask for the round that comes after this one; those that come later share the one after that.
-    for (auto& closed : closes) static_cast<void>(closed.wait_for(std::chrono::milliseconds(1)));
+    EXPECT_TRUE(Eventually([&] { return requests() == before + kFiles; })) << "all ask for the round after this one";
   };
   ASSERT_TRUE(host(1).Flush(file_).ok());
   for (auto& closed : closes) EXPECT_TRUE(closed.get().ok());

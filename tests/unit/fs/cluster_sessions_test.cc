@@ -113,9 +113,10 @@ TEST_F(ClusterSessionsTest, ARoundOfTheLostSessionLeavesWhatCameSince) {
     auto since = host(0).Open("file");
     ASSERT_TRUE(since.ok());
     EXPECT_TRUE(host(0).Write(*since, 0, "of the next session").ok());
-    // It waits for the round after this one.
+    const auto requests = [this] { return host(0).fs->maintenance().GetStatus().sync_points_total; };
+    const uint64_t asked = requests();
     closed = std::async(std::launch::async, [&, file = *since] { return host(0).CloseFile(file); });
-    static_cast<void>(closed.wait_for(std::chrono::milliseconds(100)));
+    EXPECT_TRUE(Eventually([&] { return requests() > asked; })) << "it waits for the round after this one";
   };
   EXPECT_FALSE(host(0).Fsync(before).ok());
   EXPECT_TRUE(closed.get().ok());
