@@ -127,7 +127,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
  public:
   using Stores = std::vector<store::LocalChunkStore*>;
   TestChunks(store::LocalChunkStore& own, const Stores& all) : own_(own), all_(all) {}
-  std::atomic<bool> syncs_fail{false}, syncs_hang{false};
+  std::atomic<bool> syncs_fail{false};
   std::atomic<ErrorCode> sync_error{ErrorCode::kUnavailable};  // of those that fail
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
   // Called once: before chunks are next covered; before the next put; before a round next has chunks synced, between
@@ -178,12 +178,18 @@ class TestChunks final : public cluster::ClusterChunkStore {
     return waiting_.size();
   }
   void Prefetch(std::span<const Digest>) override {}
+  // From now on syncs wait, until LetSyncsGo or the end of their context.
+  void HangSyncs() { syncs_hang_ = true; }
+  void LetSyncsGo() { syncs_hang_ = false; }
+  unsigned hanging_syncs() const { return syncs_hang_ ? hanging_syncs_.load() : 0; }
   Status Sync() override { return SyncWithin({}); }
   Status SyncWithin(const Context& context) {
     syncs++;
-    while (syncs_hang) {
-      if (!context.Sleep(std::chrono::milliseconds(10))) return MakeError(ErrorCode::kUnavailable, "too late");
-    }
+    hanging_syncs_++;
+    bool may_go = true;
+    while (may_go && syncs_hang_) may_go = context.Sleep(std::chrono::milliseconds(10));
+    hanging_syncs_--;
+    if (!may_go) return MakeError(ErrorCode::kUnavailable, "too late");
     if (syncs_fail) return MakeError(sync_error, "too few nodes");
     {
       std::lock_guard lock(mutex_);
@@ -254,9 +260,9 @@ class TestChunks final : public cluster::ClusterChunkStore {
     std::lock_guard lock(mutex_);
     return referenced_.size();
   }
-  std::string DescribeShortage() override { return syncs_fail || syncs_hang ? "nodes that do not answer: other" : ""; }
+  std::string DescribeShortage() override { return syncs_fail || syncs_hang_ ? "nodes that do not answer: other" : ""; }
   size_t CountUnderReplicated(std::span<const Digest> chunks) override {
-    return syncs_fail || syncs_hang ? chunks.size() : 0;
+    return syncs_fail || syncs_hang_ ? chunks.size() : 0;
   }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
   cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service
@@ -281,7 +287,8 @@ class TestChunks final : public cluster::ClusterChunkStore {
   }
   store::LocalChunkStore& own_;
   const Stores& all_;
-  std::atomic<bool> others_are_away_{false};
+  std::atomic<bool> others_are_away_{false}, syncs_hang_{false};
+  std::atomic<unsigned> hanging_syncs_{0};
   std::mutex mutex_;
   bool waits_ended_ = false;
   Waiting waiting_;

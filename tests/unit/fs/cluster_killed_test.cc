@@ -17,15 +17,13 @@ TEST_F(ClusterKilledTest, WhoIsKilledWaitsForCopiesNoMore) {
   MakeHosts(2);
   const Scratch scratch = MakeScratch();
   TestChunks& chunks = *host(1).chunks;
-  uint64_t before = chunks.syncs;
-  const auto waits = [&] { return chunks.syncs > before; };
-  chunks.syncs_hang = true;
+  const auto waits = [&] { return chunks.hanging_syncs() > 0; };
+  chunks.HangSyncs();
   const Status linked = KillOnce(
       waits, [&](const Caller& caller, Done<void> done) { Link(host(1), scratch.file, "link", caller, done); });
-  before = chunks.syncs;
   const Status moved =
       KillOnce(waits, [&](const Caller& caller, Done<void> done) { Move(host(1), scratch, caller, std::move(done)); });
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   for (const Status& status : {linked, moved}) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kInterrupted) << status.error().message;
@@ -113,9 +111,8 @@ TEST_F(ClusterKilledTest, WhoIsKilledWaitsForNoRound) {
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
   TestChunks& chunks = *host(0).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
-  const auto waits = [&] { return chunks.syncs > before; };
+  chunks.HangSyncs();
+  const auto waits = [&] { return chunks.hanging_syncs() > 0; };
   ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
     host(0).fs->open_files().Flush({file.handle}, std::move(done), caller);
   }));
@@ -124,7 +121,7 @@ TEST_F(ClusterKilledTest, WhoIsKilledWaitsForNoRound) {
   }));
   ExpectInterrupted(KillOnce(
       waits, [&](const Caller& caller, Done<void> done) { SetTime(host(0), timed, std::move(done), caller); }));
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   EXPECT_TRUE(host(0).Sync().ok());
   EXPECT_EQ(host(1).Cat("file"), "bytes");
   EXPECT_EQ(host(1).fs->names().GetAttr({}, timed)->mtime.seconds, 100);
@@ -136,10 +133,9 @@ TEST_F(ClusterKilledTest, WhoIsKilledDoesNotWaitToChangeAFileThatIsInARound) {
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
   TestChunks& chunks = *host(0).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   auto flushed = std::async(std::launch::async, [&] { return host(0).Flush(file); });
-  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  EXPECT_TRUE(Eventually([&] { return chunks.hanging_syncs() > 0; }));
   std::atomic<bool> begins{false};
   ExpectInterrupted(KillOnce(
       [&] {
@@ -153,7 +149,7 @@ TEST_F(ClusterKilledTest, WhoIsKilledDoesNotWaitToChangeAFileThatIsInARound) {
           SetTime(host(0), file.attr.inode, done, caller);
         });
       }));
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   EXPECT_TRUE(flushed.get().ok());
   EXPECT_EQ(host(0).Cat("file"), "bytes");
   EXPECT_TRUE(host(0).CloseFile(file).ok());
@@ -186,14 +182,13 @@ TEST_F(ClusterKilledTest, ACommitWhoseCallerWasKilledHasNotFailed) {
   auto file = host(0).Create("file", host(0).MakeDirectory("tmp"));
   ASSERT_TRUE(host(0).Write(file, 0, "bytes").ok());
   TestChunks& chunks = *host(0).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
-  const auto waits = [&] { return chunks.syncs > before; };
+  chunks.HangSyncs();
+  const auto waits = [&] { return chunks.hanging_syncs() > 0; };
   ExpectInterrupted(KillOnce(waits, [&](const Caller& caller, Done<void> done) {
     host(0).fs->names().Rename({kRootInode, "tmp", kRootInode, "step", meta::RenameMode::kReplace}, caller,
                                std::move(done));
   }));
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   EXPECT_TRUE(host(0).fs->maintenance().GetStatus().failed_commits.empty());
   EXPECT_TRUE(host(0).CloseFile(file).ok());
   EXPECT_TRUE(CommitTmp(host(0)).ok());

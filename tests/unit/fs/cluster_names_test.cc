@@ -258,15 +258,14 @@ TEST_F(ClusterNamesTest, ACommitThatTakesTooLongSaysWhatIsLacking) {
   options_.commit_wait_seconds_max = 1;
   MakeHosts(1);
   const InodeId temporary = host(0).MakeDirectory("tmp");
-  host(0).chunks->syncs_hang = true;
-  const uint64_t syncs = host(0).chunks->syncs;
+  host(0).chunks->HangSyncs();
   host(0).PutKilled("file", TextOf(1, 1000), temporary);
   host(0).fs->maintenance().Sync([](const Status&) {});
-  EXPECT_TRUE(Eventually([&] { return host(0).chunks->syncs > syncs; }));
+  EXPECT_TRUE(Eventually([&] { return host(0).chunks->hanging_syncs() > 0; }));
   host(0).PutKilled("later", TextOf(2, 1000), temporary);
   Status renamed = host(0).Rename(kRootInode, "tmp", kRootInode, "step-1");
   const FsStatus status = host(0).fs->maintenance().GetStatus();
-  host(0).chunks->syncs_hang = false;
+  host(0).chunks->LetSyncsGo();
   ASSERT_FALSE(renamed.ok());
   EXPECT_NE(renamed.error().message.find("do not answer: other"), std::string::npos) << renamed.error().message;
   ASSERT_EQ(status.failed_commits.size(), 1u);

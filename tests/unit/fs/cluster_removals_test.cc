@@ -19,19 +19,14 @@ class ClusterRemovalsTest : public ClusterTest {
     file_ = host(0).Create("file");
   }
   void TearDown() override {
-    host(0).chunks->syncs_hang = false;
+    host(0).chunks->LetSyncsGo();
     EXPECT_TRUE(host(0).Sync().ok());
     EXPECT_EQ(host(1).Cat("file"), "bytes");
     EXPECT_TRUE(host(0).CloseFile(file_).ok());
     ClusterTest::TearDown();
   }
   void WriteBytes() { ASSERT_TRUE(host(0).Write(file_, 0, "bytes").ok()); }
-  // From here on rounds wait for their chunks.
-  void HoldRounds() {
-    syncs_before_ = host(0).chunks->syncs;
-    host(0).chunks->syncs_hang = true;
-  }
-  bool RoundWaits() { return host(0).chunks->syncs > syncs_before_; }
+  bool RoundWaits() { return host(0).chunks->hanging_syncs() > 0; }
   std::future<Status> BeginUnlink() {
     return std::async(std::launch::async, [this] { return host(0).Unlink("old"); });
   }
@@ -50,25 +45,24 @@ class ClusterRemovalsTest : public ClusterTest {
     EXPECT_FALSE(IsReadyWithin(renamed, std::chrono::seconds(1)));
     EXPECT_EQ(host(1).Cat("old"), "old");
     EXPECT_EQ(host(1).Cat("moved"), "moved");
-    host(0).chunks->syncs_hang = false;
+    host(0).chunks->LetSyncsGo();
     EXPECT_TRUE(unlinked.get().ok());
     EXPECT_TRUE(renamed.get().ok());
     EXPECT_EQ(host(1).Cat("file"), "bytes");
   }
 
   FileSystem::Created file_;
-  uint64_t syncs_before_ = 0;
 };
 
 TEST_F(ClusterRemovalsTest, WaitForNoCloseThatIsUnderWay) {
   WriteBytes();
-  HoldRounds();
+  host(0).chunks->HangSyncs();
   auto closed = std::async(std::launch::async, [&] { return host(0).Flush(file_); });
   ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
   auto unlinked = BeginUnlink(), renamed = BeginRename();
   EXPECT_TRUE(Eventually([&] { return IsReady(unlinked) && IsReady(renamed); }));
   EXPECT_FALSE(IsReady(closed));
-  host(0).chunks->syncs_hang = false;
+  host(0).chunks->LetSyncsGo();
   EXPECT_TRUE(unlinked.get().ok());
   EXPECT_TRUE(renamed.get().ok());
   EXPECT_TRUE(closed.get().ok());
@@ -77,14 +71,14 @@ TEST_F(ClusterRemovalsTest, WaitForNoCloseThatIsUnderWay) {
 // A rename of the file itself gives its name to what was closed.
 TEST_F(ClusterRemovalsTest, ARenameWaitsForTheCloseOfItsFile) {
   WriteBytes();
-  HoldRounds();
+  host(0).chunks->HangSyncs();
   auto closed = std::async(std::launch::async, [&] { return host(0).Flush(file_); });
   ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
   auto renamed =
       std::async(std::launch::async, [&] { return host(0).Rename(kRootInode, "file", kRootInode, "moved"); });
   EXPECT_FALSE(IsReadyWithin(renamed, std::chrono::seconds(1)));
   EXPECT_EQ(host(1).Cat("moved"), "moved");
-  host(0).chunks->syncs_hang = false;
+  host(0).chunks->LetSyncsGo();
   EXPECT_TRUE(closed.get().ok());
   EXPECT_TRUE(renamed.get().ok());
   EXPECT_EQ(host(1).Cat("moved"), "bytes");
@@ -92,7 +86,7 @@ TEST_F(ClusterRemovalsTest, ARenameWaitsForTheCloseOfItsFile) {
 }
 
 TEST_F(ClusterRemovalsTest, WaitForStoresThroughAMapping) {
-  HoldRounds();
+  host(0).chunks->HangSyncs();
   FileSystem::WriteRequest pages = host(0).RequestOf(file_, 0, "bytes");
   pages.from_page_cache = true;
   ASSERT_TRUE(host(0).Send(std::move(pages)).ok());
@@ -101,7 +95,7 @@ TEST_F(ClusterRemovalsTest, WaitForStoresThroughAMapping) {
 
 TEST_F(ClusterRemovalsTest, WaitForACloseThatWaitsNoMore) {
   WriteBytes();
-  HoldRounds();
+  host(0).chunks->HangSyncs();
   std::stop_source kill;
   Caller caller;
   caller.context = Context(kill.get_token());
@@ -119,7 +113,7 @@ TEST_F(ClusterRemovalsTest, WaitForACloseThatWasKilledAtItsBegin) {
   ASSERT_TRUE(host(0).Write(file_, 0, "other").ok());
   ASSERT_TRUE(host(0).Flush(file_).ok());
   WriteBytes();
-  HoldRounds();
+  host(0).chunks->HangSyncs();
   std::stop_source kill;
   kill.request_stop();
   Caller caller;
@@ -146,12 +140,12 @@ TEST_F(ClusterRemovalsTest, WaitForNothingThatIsPublished) {
   EXPECT_TRUE(host(0).Sync().ok());
   const auto other = host(0).Create("other");
   ASSERT_TRUE(host(0).Write(other, 0, "other").ok());
-  HoldRounds();
+  host(0).chunks->HangSyncs();
   auto closed = std::async(std::launch::async, [&] { return host(0).Flush(other); });
   ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
   auto unlinked = BeginUnlink();
   EXPECT_TRUE(Eventually([&] { return IsReady(unlinked); }));
-  host(0).chunks->syncs_hang = false;
+  host(0).chunks->LetSyncsGo();
   EXPECT_TRUE(unlinked.get().ok());
   EXPECT_TRUE(closed.get().ok());
   EXPECT_TRUE(host(0).CloseFile(other).ok());

@@ -45,11 +45,10 @@ TEST_F(ClusterWaitsTest, LinksThatWaitForCopiesHoldUpNothingElse) {
   MakeHosts(2);
   const Scratch scratch = MakeScratch();
   TestChunks& chunks = *host(1).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   ExpectStatBeside(
       host(1), [&](int i, Done<void> done) { Link(host(1), scratch.file, "link" + std::to_string(i), {}, done); },
-      [&] { return chunks.syncs >= before + 32; }, [&] { chunks.syncs_hang = false; });
+      [&] { return chunks.hanging_syncs() >= 32; }, [&] { chunks.LetSyncsGo(); });
 }
 
 TEST_F(ClusterWaitsTest, AServerThatStopsAwaitsNoCopies) {
@@ -57,15 +56,14 @@ TEST_F(ClusterWaitsTest, AServerThatStopsAwaitsNoCopies) {
   MakeHosts(2);
   const Scratch scratch = MakeScratch();
   TestChunks& chunks = *host(1).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   auto promise = std::make_shared<std::promise<Status>>();
   auto moved = promise->get_future();
   Move(host(1), scratch, {}, [promise](const Status& status) { promise->set_value(status); });
-  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  EXPECT_TRUE(Eventually([&] { return chunks.hanging_syncs() > 0; }));
   host(1).fs->EndWaits();
   const bool is_over = IsReadyWithin(moved, std::chrono::seconds(60));
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   ASSERT_TRUE(is_over);
   const Status status = moved.get();
   ASSERT_FALSE(status.ok());
@@ -78,12 +76,12 @@ TEST_F(ClusterWaitsTest, WhatWaitsForCopiesEndsWithItsTime) {
   AddHost(2);
   const Scratch scratch = MakeScratch();
   TestChunks& chunks = *host(1).chunks;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   auto promise = std::make_shared<std::promise<Status>>();
   auto linked = promise->get_future();
   Link(host(1), scratch.file, "link", {}, [promise](const Status& status) { promise->set_value(status); });
   const bool is_over = IsReadyWithin(linked, std::chrono::seconds(60));
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   ASSERT_TRUE(is_over);
   const Status status = linked.get();
   ASSERT_FALSE(status.ok());
@@ -148,8 +146,7 @@ TEST_F(ClusterWaitsTest, ClosesThatWaitForARoundLeaveTheOthersAlone) {
   std::vector<FileSystem::Created> files;
   for (int i = 0; i < kCrowd; i++) files.push_back(host(0).Create("file-" + std::to_string(i)));
   TestChunks& chunks = *host(0).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   ExpectStatBeside(
       host(0),
       [&](int i, Done<void> done) {
@@ -157,7 +154,7 @@ TEST_F(ClusterWaitsTest, ClosesThatWaitForARoundLeaveTheOthersAlone) {
         EXPECT_TRUE(host(0).Write(file, 0, "x").ok());
         host(0).fs->open_files().Flush({file.handle}, std::move(done));
       },
-      [&] { return chunks.syncs > before; }, [&] { chunks.syncs_hang = false; });
+      [&] { return chunks.hanging_syncs() > 0; }, [&] { chunks.LetSyncsGo(); });
   for (int i = 0; i < kCrowd; i++) EXPECT_EQ(host(1).Cat("file-" + std::to_string(i)), "x");
   for (const auto& file : files) host(0).fs->open_files().Release(file.handle);
 }
@@ -166,14 +163,13 @@ TEST_F(ClusterWaitsTest, ChangesThatWaitForARoundLeaveTheOthersAlone) {
   MakeHosts(1);
   auto file = host(0).Create("file");
   ASSERT_TRUE(host(0).Write(file, 0, "x").ok());
-  const uint64_t before = host(0).chunks->syncs;
-  host(0).chunks->syncs_hang = true;
+  host(0).chunks->HangSyncs();
   auto synced = std::async(std::launch::async, [&] { return host(0).Sync(); });
-  EXPECT_TRUE(Eventually([&] { return host(0).chunks->syncs > before; }));  // the round has it
+  EXPECT_TRUE(Eventually([&] { return host(0).chunks->hanging_syncs() > 0; }));  // the round has it
   // Each has its turn before the stat has: nothing is to be waited for.
   ExpectStatBeside(
       host(0), [&](int, Done<void> done) { SetTime(host(0), file.attr.inode, std::move(done)); }, [] { return true; },
-      [&] { host(0).chunks->syncs_hang = false; });
+      [&] { host(0).chunks->LetSyncsGo(); });
   EXPECT_TRUE(synced.get().ok());
   EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
@@ -189,8 +185,7 @@ TEST_F(ClusterWaitsTest, CommitsThatWaitForARoundLeaveTheOthersAlone) {
   auto written = host(0).Create("written");
   ASSERT_TRUE(host(0).Write(written, 0, "x").ok());
   TestChunks& chunks = *host(0).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   ExpectStatBeside(
       host(0),
       [&](int i, Done<void> done) {
@@ -198,7 +193,7 @@ TEST_F(ClusterWaitsTest, CommitsThatWaitForARoundLeaveTheOthersAlone) {
         meta::RenameParams params{parent, "tmp", parent, "step", meta::RenameMode::kReplace};
         host(0).fs->names().Rename(params, {}, std::move(done));
       },
-      [&] { return chunks.syncs > before; }, [&] { chunks.syncs_hang = false; });
+      [&] { return chunks.hanging_syncs() > 0; }, [&] { chunks.LetSyncsGo(); });
   EXPECT_TRUE(host(0).CloseFile(written).ok());
 }
 
@@ -210,17 +205,16 @@ TEST_F(ClusterWaitsTest, NobodyWaitsForAHostThatCannotPublish) {
   ASSERT_TRUE(file.ok());
   ASSERT_TRUE(host(1).Write(*file, 0, "newer").ok());
   TestChunks& chunks = *host(1).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   auto closed = std::async(std::launch::async, [&] { return host(1).Flush(*file); });
-  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  EXPECT_TRUE(Eventually([&] { return chunks.hanging_syncs() > 0; }));
   EXPECT_EQ(host(0).Cat("file", tmp), "old");
   EXPECT_EQ(host(0).fs->names().GetAttr({}, inode)->size, 3u);
   EXPECT_EQ(*host(0).Durability(inode), "pending");
   EXPECT_TRUE(Host::Await<void>([&](Done<void> done) { SetTime(host(0), inode, std::move(done)); }).ok());
   EXPECT_TRUE(CommitTmp(host(0)).ok());
   EXPECT_EQ(closed.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   EXPECT_TRUE(closed.get().ok());
   EXPECT_EQ(host(0).Cat("file", tmp), "newer");
   EXPECT_EQ(*host(0).Durability(inode), "replicated");
@@ -288,12 +282,11 @@ TEST_F(ClusterWaitsTest, ACommitFailsForBytesThatAreLostWhileItWaits) {
   ASSERT_TRUE(host(0).Write(own, 0, TextOf(1, 1000)).ok());
   ASSERT_TRUE(host(1).Write(bad, 0, TextOf(2, 1000)).ok());
   TestChunks& chunks = *host(0).chunks;
-  const uint64_t before = chunks.syncs;
-  chunks.syncs_hang = true;
+  chunks.HangSyncs();
   auto renamed = std::async(std::launch::async, [&] { return CommitTmp(host(0)); });
-  EXPECT_TRUE(Eventually([&] { return chunks.syncs > before; }));
+  EXPECT_TRUE(Eventually([&] { return chunks.hanging_syncs() > 0; }));
   LoseSession(1);
-  chunks.syncs_hang = false;
+  chunks.LetSyncsGo();
   const Status status = renamed.get();
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("host2"), std::string::npos) << status.error().message;
