@@ -23,4 +23,7 @@ inline constexpr bool kThreadSanitizer = true;
 inline constexpr bool kThreadSanitizer = false;
 #endif
 
+// About so many times as long does a step take.
+inline constexpr int kSlowdown = kAddressSanitizer || kThreadSanitizer ? 4 : 1;
+
 }  // namespace cairnfs

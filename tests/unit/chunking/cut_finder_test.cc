@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../../support/sanitizers.h"
 #include "chunking/chunker.h"
 #include "random_bytes.h"
 
@@ -87,7 +88,7 @@ ChunkParams SmallParams(uint32_t min, uint32_t max, uint32_t mask_bits) {
 TEST(CutFinder, CutsDoNotDependOnThePieces) {
   const ChunkParams kParams[] = {SmallParams(64, 64, 0), SmallParams(64, 80, 0), SmallParams(64, 300, 2),
                                  SmallParams(100, 1000, 4)};
-  for (uint64_t seed = 1; seed <= 20; seed++) {
+  for (uint64_t seed = 1; seed <= 20 / kSlowdown; seed++) {
     std::mt19937_64 random(seed);
     auto bytes = NarrowBytes(20000, seed);
     for (const ChunkParams& params : kParams) {
@@ -189,7 +190,7 @@ TEST(CutFinder, ResetStartsANewChunk) {
 
 // Averages between 512 KiB and 1 MiB for what checkpoints hold; few chunks at the maximum.
 TEST(CutFinder, AverageChunkSize) {
-  constexpr size_t kCount = 16 * kMiB;
+  constexpr size_t kCount = 16 * kMiB / kSlowdown;
   std::mt19937_64 random(7);
   std::normal_distribution<float> weights(0, 0.02F);
   std::vector<float> float32(kCount);
@@ -200,7 +201,7 @@ TEST(CutFinder, AverageChunkSize) {
     std::memcpy(&raw, &float32[i], sizeof raw);
     bfloat16[i] = static_cast<uint16_t>((raw + 0x8000) >> 16);
   }
-  auto uniform = RandomBytes(64 * kMiB, 8);
+  auto uniform = RandomBytes(64 * kMiB / kSlowdown, 8);
   for (ByteSpan bytes : {std::as_bytes(std::span(float32)), std::as_bytes(std::span(bfloat16)), ByteSpan(uniform)}) {
     auto sizes = Cuts(bytes, ChunkParams(), [] { return kMiB; });
     ASSERT_FALSE(sizes.empty());

@@ -8,6 +8,7 @@
 
 #include <fstream>
 
+#include "../../support/sanitizers.h"
 #include "base/failpoint.h"
 #include "support.h"
 
@@ -60,7 +61,7 @@ TEST(RocksCrash, KilledWriterLosesNoSyncedWrite) {
   std::mt19937_64 random(TestSeed());
   TemporaryDirectory directory;
   const std::string path = directory.path() + "/db";
-  for (int round = 0; round < 25; ++round) {
+  for (int round = 0; round < 24 / kSlowdown; ++round) {
     int synced = KillAWriter(path, static_cast<int>(random() % 200));
     InChild([&] {
       EXPECT_GE(PrefixLength(*MustOpenRocks(path)), synced);
@@ -104,7 +105,7 @@ TEST(RocksCrash, TornLogRecoversToTheSyncedPrefixSilently) {
   ASSERT_GT(torn.synced_bytes, 0u);
   const uintmax_t all_bytes = LogEnd(torn.path + "/" + torn.log);
   ASSERT_GT(all_bytes, torn.synced_bytes + 10'000);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 60 / kSlowdown; ++round) {
     const std::string copy = directory.path() + "/copy";
     fs::remove_all(copy);
     fs::copy(torn.path, copy);

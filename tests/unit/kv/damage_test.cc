@@ -128,7 +128,7 @@ class Damage : public testing::Test {
     bool holds_data = name.ends_with(".log") || name.ends_with(".sst") || name.starts_with("MANIFEST");
     if (!holds_data) count = count / 4;
     // Processes are slow to start there, and threads are not what is tried.
-    if (kThreadSanitizer) count = std::max<size_t>(1, count / 8);
+    count = std::max<size_t>(1, count / (kThreadSanitizer ? 8 : kSlowdown));
     size_t stride = all ? 1 : std::max<size_t>(1, size / count);
     std::vector<size_t> positions;
     for (size_t position = 0; position < size; position += stride) positions.push_back(position);

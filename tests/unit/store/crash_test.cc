@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "../../support/sanitizers.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "crash_engine.h"
@@ -153,7 +154,7 @@ TEST(StoreCrash, NothingNamedIsLost) {
     EXPECT_EQ(RunSeed(std::strtoull(one, nullptr, 10)), "");
     return;
   }
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 20 / kSlowdown; ++seed) {
     EXPECT_EQ(RunSeed(seed), "") << "replay with CAIRNFS_STORE_CRASH_SEED=" << seed;
   }
 }
