@@ -1,8 +1,10 @@
 // Reports of a cluster's host: its own activity, and the space and usage of all nodes.
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "daemon/cluster_config.h"
@@ -153,9 +155,13 @@ Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
   own.told.set_repair_bytes_per_second(told.repair_bytes_per_second());
   own.told.set_repair_chunks_per_second(told.repair_chunks_per_second());
   usages[membership_->self()] = std::move(own);
-  const auto view = membership_->view();
+  std::vector<cluster::NodeInfo> nodes = membership_->view()->nodes;
+  std::ranges::sort(nodes, [](const cluster::NodeInfo& a, const cluster::NodeInfo& b) {
+    const int order = strverscmp(a.name.c_str(), b.name.c_str());  // host2 before host10
+    return order != 0 ? order < 0 : a.id < b.id;
+  });
   const uint64_t now = WallClockSeconds();
-  for (const cluster::NodeInfo& info : view->nodes) {
+  for (const cluster::NodeInfo& info : nodes) {
     control::Node& node = *report.add_nodes();
     node.set_id(info.id.ToHex());
     node.set_name(info.name);
