@@ -1,5 +1,5 @@
-// Calls: on which threads requests run that may have to wait. On a host alone nothing waits for other hosts, and the
-// thread that received a request runs it; among several what may wait has threads of its own.
+// Calls: the threads for requests that may have to wait for other hosts. On a host alone none does, and the thread that
+// received a request runs it. Among several hosts such requests have threads of their own.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@ namespace cairnfs::fs {
 class Calls {
  public:
   virtual ~Calls() = default;
-  // `task` on a thread that may wait for other hosts. False after Stop: it is never called.
+  // Runs `task` on a thread that may wait for other hosts. False, after Stop: it is never run.
   virtual bool Run(std::function<void()> task) = 0;
-  // The same for no longer than until the caller is being killed; then `refused` is told where it has not begun.
+  // The same. If the caller is killed before the task has begun, `refused` is called instead.
   virtual void Run(const Caller& caller, std::function<void()> task, Done<void> refused) = 0;
-  // The same for what may wait for a round, for copies, or for the answer to a publish: it has other threads.
+  // The same, on other threads, for tasks that may wait for a round, for copies, or for the answer to a publish.
   virtual void RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) = 0;
   virtual void Stop() = 0;
 };
@@ -38,7 +38,7 @@ class LocalCalls final : public Calls {
   TaskQueue& waiters_;
 };
 
-// However many wait for rounds, those that wait for the shared store alone go on.
+// Two pools: however many tasks wait for rounds, those that only need the shared store go on.
 class SharedCalls final : public Calls {
  public:
   SharedCalls();

@@ -1,5 +1,5 @@
-// Closing: what close(2) and unlock wait for, and the locks that end with a close. On a host alone they do not wait,
-// and the kernel keeps the locks. Among several they return when other hosts see what was written
+// Closing: what close(2) and unlock wait for, and the locks that a close frees. On a host alone they do not wait, and
+// the kernel keeps the locks. Among several hosts they return when other hosts see what was written
 // (docs/cluster/publishing.md).
 #pragma once
 
@@ -16,24 +16,26 @@
 
 namespace cairnfs::fs {
 
-// The error that this handle has not been told yet.
+// The error that this handle was not told yet, if any.
 Status TakeError(const InodePtr& inode, Handle& handle) REQUIRES_LOCK(inode->mutex);
 Status TakeErrorLocked(Handle& handle);  // takes the inode's lock itself
 
-// Of a file after a round for what is closed: why it is not published, if so. Among other hosts.
+// After a round of kClosed, among several hosts: an error if the file is not published.
 Status CheckPublished(const InodePtr& inode);
-// Of a file that was to be published by a round that ended so; the session under which it was written.
+// After a round that ended with `round` and was to publish the file: what to tell its closer. `under`: the session
+// under which the file was written.
 Status CheckOutcome(const HostSession& session, const InodePtr& inode, uint64_t under, Status round);
 
-// Once what was closed before is durable, or the caller is being killed: on a thread that may wait.
+// Calls `then`, on a thread that may wait, when everything that was closed before is durable, or the caller is being
+// killed.
 struct RoundWait {  // all outlive it
   SyncRounds& rounds;
   Waits& waits;
   Calls& calls;
 };
 void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then);
-// The same of what no close waits for, and on this thread where there is none: the rest was durable before its close
-// returned.
+// The same for bytes that no close waits for; all others were durable before their close returned. If there are none,
+// `then` is called on this thread.
 void AfterUnawaited(const RoundWait& at, const UnawaitedFiles& files, const Caller& caller, Done<void> then);
 
 class Closing {
@@ -45,26 +47,26 @@ class Closing {
   };
   // A close(2) of one descriptor of the handle.
   virtual void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) = 0;
-  // The last descriptor is gone: flocks, and OFD locks, for which the kernel sends no unlock and no owner, go once what
-  // was written under them is published.
+  // The last descriptor is gone. Frees its flocks and OFD locks, of which the kernel tells neither unlock nor owner,
+  // once what was written under them is published.
   virtual void FreeLocks(const HandlePtr& handle, HandleId id) = 0;
-  // Nobody waits for a lock from now on.
+  // Ends all waits for locks; later ones end at once.
   virtual void EndWaits() = 0;
   // The last descriptor of a handle with these flags is gone.
   virtual void NoteReleased(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex) = 0;
-  // The caller writes through the handle: his close waits.
+  // The caller writes through the handle, so its close will wait.
   virtual void NoteWriter(Handle& handle, const Caller& caller) = 0;
-  // Stores through a mapping came of a file that no mark tells of, and whose descriptor may be closed.
+  // Whether a mark must be put: stores through a mapping came, the descriptor may be closed, and there is no mark.
   virtual bool MustMark(const InodePtr& inode) = 0;
-  // Calls `answer` once other hosts know that they are not published, or it is known that they cannot be told.
+  // Calls `answer` when the mark is in the store, or cannot be put.
   virtual void AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) = 0;
-  // Whether pages that were refused for this reason are bytes that the file has lost. Else they went with more.
+  // Whether pages that were refused with this error are lost bytes of the file. If not, all unpublished bytes are lost.
   virtual bool CountsAsLost(const Error& why) const = 0;
   // FileSystem::PublishBeforeUnlock.
   virtual void PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) = 0;
-  // Whether all of the file is durable at level `local`: what other files wait for is no matter then.
+  // Whether all of the file is durable at level `local`, so that a sync of it need not wait for other files.
   virtual bool IsDurableHere(const InodePtr& inode) const = 0;
-  // At a stop: of all files, whoever has them open.
+  // At a stop: asks for the publish of all marked files, whoever has them open.
   virtual void AskForMarked() = 0;
 };
 
@@ -90,7 +92,7 @@ class LocalClosing final : public Closing {
   void AskForMarked() override {}
 
  private:
-  // Bytes of the file were accepted and the disk failed before they were durable: not silent at their close.
+  // An error if the disk failed before accepted bytes of the file were durable: their close must tell it.
   Status CheckDisk(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
   const Parts at_;
@@ -120,7 +122,7 @@ class SharedClosing final : public Closing {
   void NoteWriter(Handle& handle, const Caller& caller) override;
   bool MustMark(const InodePtr& inode) override;
   void AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) override;
-  // With the host's session went all that was not published.
+  // Any other error means a lost session, which takes all unpublished bytes with it.
   bool CountsAsLost(const Error& why) const override { return why.code == ErrorCode::kNoSpace; }
   void PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) override;
   bool IsDurableHere(const InodePtr& inode) const override;
@@ -129,16 +131,16 @@ class SharedClosing final : public Closing {
  private:
   // Who closes a descriptor: each dup, fork and exec sends a close.
   enum class Closer {
-    kOther,         // did not write through it, and who did is still there
-    kWriter,        // waits for the publish; also who is left once those who wrote are gone
+    kOther,         // did not write through it, and a process that did is still there
+    kWriter,        // waits for the publish; also the last one when those that wrote are gone
     kKilledWriter,  // ends by a signal, and does not wait
   };
   static Closer Judge(Handle& handle, const Caller& caller);
   void AwaitPublish(const HandlePtr& handle, const Caller& caller, Done<void> done);
   Status BeginClose(Handle& handle, Closer closer);
-  // Or need not be: nothing of it is unpublished.
+  // True also if the file needs no mark, because nothing of it is unpublished.
   static bool IsMarked(const InodePtr& inode);
-  // Of a close that waits no more.
+  // The close does not wait any longer: its bytes are for a round in the background.
   static void NoteUnawaited(const InodePtr& inode);
 
   const Parts at_;

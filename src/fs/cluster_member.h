@@ -1,4 +1,4 @@
-// ClusterMember: a filesystem's life among other hosts: what they ask, and what happens when its session is lost.
+// ClusterMember: a filesystem among other hosts: it answers what they ask, and ends what depends on a lost session.
 #pragma once
 
 #include <cassert>
@@ -31,7 +31,7 @@ class ClusterMember final : public cluster::PeerHandler {
   ~ClusterMember() override { Stop(); }
 
   Status Start();
-  // What is deleted from now on is left to other hosts.
+  // Orphans are left to other hosts from now on.
   void Stop();
   // REQUIRES: Start returned ok.
   Orphans& orphans() {

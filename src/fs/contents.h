@@ -1,5 +1,5 @@
-// Contents: the bytes of files, in memory and stored. Loads them, changes them other than by a write, and finds what
-// lies where. Knows neither names nor other hosts.
+// Contents: the bytes of files, in memory and stored. Loads them, makes changes that are not writes, and finds out what
+// a range has. Knows neither names nor other hosts.
 #pragma once
 
 #include <atomic>
@@ -18,15 +18,15 @@
 
 namespace cairnfs::fs {
 
-// A change of a file's content that is no write.
+// A change of a file's content other than a write.
 struct FileChange {
   InodePtr inode;
   // Called with the inode's lock and an Operation held; may wait for chunks.
   std::function<Status(Content&)> apply;
-  bool empties = false;    // it leaves no byte of the old content, which need not be readable
-  bool removes = false;    // it cuts bytes off: in a cluster what no close waits for is durable first
-  bool publishes = false;  // other hosts see it once the answer is given
-  uint64_t session = 0;    // of the open file that it goes through; 0: through none, and the host's is taken
+  bool empties = false;    // no byte of the old content stays, so it need not be readable
+  bool removes = false;    // it cuts bytes off. In a cluster, bytes that no close waits for must be durable before
+  bool publishes = false;  // other hosts see the change when it is answered
+  uint64_t session = 0;    // of the open file through which it is made; 0: there is none, and the host's counts
   Caller caller;
 };
 
@@ -43,44 +43,44 @@ class Contents {
         room_(room),
         waiters_(waiters) {}
 
-  // Reads the inode's record if its content is not in memory. False when that would have to wait for chunks.
+  // Reads the inode's record if its content is not in memory. False: that would have to wait for chunks.
   Result<bool> Load(const Context& context, const InodePtr& inode, MayWait may_wait) REQUIRES_LOCK(inode->mutex);
   Status Load(const Context& context, const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // may wait
-  // Once nobody has the file open, and its record tells all there is to know.
+  // Drops the content if nobody has the file open and its record has all of it.
   void DropIfUnused(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void MarkChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // REQUIRES (unchecked): an Operation is held
   static void Touch(Content& content);                                  // mtime and ctime are now
-  // Lays what is in memory over attributes from the namespace. False: there is nothing in memory.
+  // Puts size and times of the content in memory into attributes from the namespace. False: no content is in memory.
   bool Overlay(meta::Attr& attr);
-  // What is written from now on is the new owner's; what was written stays the chunks of the one before.
+  // Chunks that are written from now on are stored for the new owner. Older ones stay as they are.
   void NoteOwner(InodeId id, uint32_t uid);
 
-  // Makes the change once nothing of the file is in flight or in a round. One attempt: nullopt when it would have
-  // to wait.
+  // Makes the change when nothing of the file is in flight or in a round. nullopt: that would have to wait.
   std::optional<Status> TryChange(const FileChange& change, MayWait may_wait);
   Status Change(const FileChange& change);  // blocks
 
   Status Truncate(const InodePtr& inode, uint64_t size) REQUIRES_LOCK(inode->mutex);
   // Makes [offset, offset + length) a hole.
   Status Punch(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
-  // Has the range name these extents, which have pins.
+  // Puts these extents, which have pins, in place of what the range had.
   Status Lay(const InodePtr& inode, uint64_t offset, uint64_t length, const std::vector<Extent>& extents,
              std::vector<store::ChunkPin> pins) REQUIRES_LOCK(inode->mutex);
-  // How many bytes of the range the file has neither stored nor accepted.
+  // How many bytes of the range are neither stored nor accepted.
   Result<uint64_t> BytesMissingIn(const InodePtr& inode, uint64_t begin, uint64_t end) REQUIRES_LOCK(inode->mutex);
   Result<uint64_t> FindSought(const Context& context, const InodePtr& inode, uint64_t offset, FileSystem::Seek what);
-  // The extents of [offset, offset + length) with everything accepted before the call in them; `pins` takes a pin for
-  // each, unless it is null. Lowers `length` to what the file has. Waits.
+  // Waits until all accepted bytes of [offset, offset + length) are stored, and returns the extents. Adds a pin of each
+  // to `pins`, unless that is null. Lowers `length` to what the file has.
   Result<std::vector<Extent>> StoredExtents(const Context& context, const InodePtr& inode, uint64_t offset,
                                             uint64_t& length, std::vector<store::ChunkPin>* pins);
 
   // Bytes that the kernel writes back of its page cache. True: the caller is to call Streams::BeginCut.
   bool AcceptPages(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
   void LosePages(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
-  // What the kernel writes back from now on in [begin, end) is older than a change of those bytes, until it reads them.
+  // [begin, end) was changed below the kernel's page cache: what the kernel writes back there is older, until it has
+  // read the pages again.
   void NoteUnderPages(const InodePtr& inode, uint64_t begin, uint64_t end) REQUIRES_LOCK(inode->mutex);
 
-  // The pool has run dry, and got no buffer back for so long: has some given back, on another thread.
+  // The pool is empty and got no buffer back for this long. Makes files give buffers back, on another thread.
   void NotePressure(std::chrono::milliseconds without_release);
 
  private:

@@ -1,4 +1,5 @@
-// Copies: how many nodes hold the chunks of a file, and how many should. A host alone holds one copy and promises one.
+// Copies: how many nodes have the chunks of a file, and how many should have them. A host alone has and promises one
+// copy.
 #pragma once
 
 #include <optional>
@@ -24,18 +25,19 @@ class Copies {
   virtual Status SetLevel(const Context& context, InodeId directory,
                           std::optional<std::string_view> name) = 0;  // nullopt: takes it away
   virtual Result<std::string> DurabilityOf(const Context& context, InodeId id) = 0;
-  // kIo: some host has lost or failed to publish bytes of the inode, or of files below it.
+  // kIo: some host lost bytes of the inode, or of files below it, or failed to publish them.
   virtual Status CheckBelow(const Context& context, InodeId id) = 0;
-  // Calls `go` once the file may have a name in `parent`: with the copies that are promised there. For no longer than a
-  // commit waits.
+  // Calls `go` when the file has as many copies as `parent` promises, so that it may get a name there. Waits no longer
+  // than a commit does.
   virtual void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) = 0;
-  // The round that publishes what `to` names of `from` waits for copies of these chunks, which have pins.
+  // `to` is about to name these extents of `from`, which have pins. The round that publishes `to` waits for their
+  // copies.
   virtual Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) = 0;
-  // Waits until other nodes' copies have taken the place of damaged ones here, as far as they can: which they did.
+  // Waits until damaged copies here were replaced from other nodes, as far as possible. Returns those that were.
   virtual Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) = 0;
-  // Of all nodes together; nullopt: of this node's disk.
+  // The space of all nodes together. nullopt: this node's disk alone counts.
   virtual std::optional<FileSystem::Parts::Space> Space() = 0;
-  // For people: what keeps copies from being made; empty: nothing.
+  // For people: why copies cannot be made. Empty: they can.
   virtual std::string DescribeShortage() = 0;
 };
 

@@ -1,4 +1,4 @@
-// DirtyFiles: the files whose content differs from their record, and those of them that the round at work publishes.
+// DirtyFiles: the files whose content differs from their record. The round that runs takes some of them over.
 #pragma once
 
 #include <map>
@@ -22,18 +22,18 @@ class DirtyFiles {
 
   // The content differs from its record from now on. REQUIRES: it did not.
   void Add(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // A file that differs still, for the next round.
+  // The file still differs: it is for the next round.
   void Requeue(const InodePtr& inode) EXCLUDES_LOCK(mutex_);
   bool empty() const EXCLUDES_LOCK(mutex_);
-  // Files that could not be published while others were, each with why. Takes inodes' locks.
+  // Files that could not be published, while others were, each with the reason. Takes inodes' locks.
   std::map<InodeId, Error> Failed() EXCLUDES_LOCK(mutex_);
   void NoteFailed(InodeId inode) EXCLUDES_LOCK(mutex_);
 
   // The thread that runs the round.
 
-  enum class Which { kAll, kClosed };  // kClosed: and those that must be published, or have much that is not
-  // Takes over the files of the round. Returns those that nobody is to publish any more: Unhold them once no operation
-  // waits for the round.
+  enum class Which { kAll, kClosed };  // kClosed: also those with must_publish, or with many unpublished chunks
+  // Takes over the files of the round. Returns files that need no publish any more: the caller calls Unhold on them
+  // when no operation waits for the round.
   std::vector<InodePtr> TakeOver(Which which);
   const std::vector<InodePtr>& taken() const { return taken_; }
   void ClearTaken() { taken_.clear(); }
@@ -41,17 +41,17 @@ class DirtyFiles {
     InodePtr inode;
     Error why;
   };
-  // Waits until what was accepted of the files before the round is stored. Those that are returned are not: they are
-  // published as far as they are stored.
+  // Waits until all bytes that the files accepted before the round are stored. Returns the files for which that failed:
+  // of those, what is stored is published.
   std::vector<Undrained> Drain();
-  // The record of what is stored of the file; on failure the file comes again in the next round.
+  // The record of what is stored of the file. On failure the next round takes the file again.
   Result<meta::FileRecord> MakeRecord(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // The record tells all there is to know again: what is kept in memory goes once nobody has the file open.
+  // The record has all of the file again. Its content leaves memory when nobody has the file open.
   void Release(const InodePtr& inode);
 
-  // What whoever waits for all is told. Of this round: bytes of some file had no space and wait for the next.
+  // For those who wait for all files. In this round, bytes of some file found no space, and wait for the next.
   std::optional<Error> shortage;
-  std::optional<Error> loss;  // bytes of some file could not be stored, which nobody was told
+  std::optional<Error> loss;  // bytes of some file could not be stored, and nobody was told so far
 
  private:
   bool DiscardIfGone(const InodePtr& inode);

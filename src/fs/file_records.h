@@ -1,4 +1,4 @@
-// FileRecords: the record of a file, on which its content in memory is based.
+// FileRecords: reads the record of a file, on which its content in memory is based.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace cairnfs::fs {
 // Whether a call may wait for chunks, for a round, or for the answer to a publish.
 enum class MayWait { kNo, kYes };
 
-// For whom the chunks of a user's files are stored.
+// The owner for whom the chunks of this user's files are stored.
 chunking::Owner OwnerOf(const FileSystem::Parts& parts, uint32_t uid);
 Result<chunking::Owner> FindOwner(const Context& context, const FileSystem::Parts& parts, InodeId id);
 
@@ -22,16 +22,16 @@ class FileRecords {
  public:
   virtual ~FileRecords() = default;
   virtual std::unique_ptr<Content> MakeContent(chunking::Owner owner) const = 0;
-  // Reads the record into the content; there is none that counts. False when that would have to wait.
+  // Reads the record into the content. Call it when there is no valid content. False: it would have to wait.
   virtual Result<bool> Load(const Context& context, const InodePtr& inode, MayWait may_wait)
       REQUIRES_LOCK(inode->mutex) = 0;
-  // Has the content be there without its record, which cannot be read: the file is about to be emptied.
+  // Makes an empty content, for a file that is about to be emptied and whose record cannot be read.
   virtual void BeginAnew(const InodePtr& inode, chunking::Owner owner) REQUIRES_LOCK(inode->mutex) = 0;
   // The content is about to differ from its record.
   virtual void NoteChanging(Content& content) const = 0;
-  // kIo: a change that was begun under this session cannot be made any more.
+  // kIo: the session is over, and a change that began under it can no longer be made.
   virtual Status CheckSession(uint64_t session) const = 0;
-  // Why such a change is not to wait for the file any longer.
+  // An error: a change that began under the session must no longer wait for the file.
   virtual Status CheckWait(const Content& content, uint64_t session) const = 0;
 };
 
@@ -66,9 +66,9 @@ class SharedRecords final : public FileRecords {
 
   // Brings the content to this state, with this host's changes laid over it. On failure it is as it was.
   Status Adopt(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
-  // Whether the state may hold what this host has sent to be published, with or without what others wrote after it.
+  // Whether the state may include a publish of this host whose answer is still awaited.
   static bool AwaitsAnswer(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex);
-  // Of those that loading a file begins with, the next that cannot be read as they are.
+  // The recipe pages that loading the file needs next and that are not at hand.
   std::vector<Digest> PagesToOpen(const meta::FileState& state) const;
 
  private:

@@ -15,17 +15,17 @@ namespace cairnfs::fs {
 class HostSession {
  public:
   virtual ~HostSession() = default;
-  // Waits until there is one: kUnavailable after a while.
+  // Waits until there is a session. kUnavailable: there was none for too long.
   virtual Status Await(const Context& context) const = 0;
-  // Notes in a handle that is made under which it was opened.
+  // Notes in a new handle the session under which it is opened.
   virtual void Stamp(Handle& handle) const = 0;
-  // kIo: it is not this one any more.
+  // kIo: the host's session is another one now.
   virtual Status Check(uint64_t session) const = 0;
-  // kIo: the file was opened for writing under one that is lost, or the store went back since.
+  // kIo: the file was opened for writing under a session that is lost, or the store went back since.
   virtual Status Check(const Handle& handle) const = 0;
   // kIo: the store went back since it was opened, and the inode's number may be another file's now.
   virtual Status CheckStore(const Handle& handle) const = 0;
-  // kIo: the session is lost, and with it every lock that was got through the handle.
+  // kIo: the session is lost, and with it all locks that the handle had.
   virtual Status CheckLocks(const Handle& handle) const = 0;
   // From now on nothing waits for other hosts.
   virtual void EndWaits() = 0;
@@ -44,7 +44,7 @@ class LocalSession final : public HostSession {
 
 class SharedSession final : public HostSession {
  public:
-  // `host` outlives it. `stop`: the filesystem stops. `wait_max`: of Await.
+  // `host` outlives it. `stop` is requested when the filesystem stops. `wait_max` bounds Await.
   SharedSession(ClusterHost& host, std::stop_token stop, std::chrono::milliseconds wait_max)
       : host_(host), stop_(std::move(stop)), wait_max_(wait_max) {}
 
@@ -59,8 +59,7 @@ class SharedSession final : public HostSession {
   // Requested by EndWaits.
   std::stop_token waits_end() const { return waits_end_.get_token(); }
   bool waits_ended() const { return waits_end_.stop_requested(); }
-  // Whether who waits for the answer to a publish of the file is to give up: the server stops and the store may be gone
-  // for good.
+  // Whether a wait for the answer to a publish of the file must end: the server stops, and the store may never answer.
   bool GivesUpOn(const SharedContent& shared) const;
 
  private:

@@ -1,4 +1,4 @@
-// Waiting for chunks that lie on hosts that do not answer just now.
+// Waiting for chunks on hosts that do not answer at present.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace cairnfs::fs {
 
-// The waits of one request. A host that answers may lack what came meanwhile, so there may be several: not too many,
-// and not for ever. Of one thread at a time.
+// Bounds how often and how long one request waits. It may have to wait more than once: a host that is back may lack
+// what came meanwhile. One thread at a time.
 class HostWaits {
  public:
   bool MayWait();
@@ -22,8 +22,8 @@ class HostWaits {
   std::optional<Clock::time_point> since_;
 };
 
-// Calls `done`, which must not block, once all chunks could be read: from now on they are at hand. Waits without a lock
-// or a thread; kInterrupted once the caller is being killed.
+// Fetches all of the chunks, then calls `done`, which must not block. Holds no lock and no thread meanwhile.
+// kInterrupted: the caller is being killed.
 void AwaitChunks(store::ChunkStore& chunks, Waits& waits, const std::vector<Digest>& digests, const Caller& caller,
                  Done<void> done);
 

@@ -43,10 +43,10 @@ struct Content {
   Timestamp mtime, ctime;
   ExtentMap extents;
   Overlay overlay;
-  std::vector<store::ChunkPin> pins;  // of chunks named by extents (or pages) that no published record names yet
+  std::vector<store::ChunkPin> pins;  // of chunks that extents or pages name, and that no published record names yet
 
-  // Chunks in flight: carved, and not applied to `extents`. Applied in order of id, so that `extents` always holds the
-  // bytes as of some carve, and newer bytes are never replaced by older ones that took longer.
+  // Chunks in flight: cut, and not yet applied to `extents`. They are applied in the order of their ids. So `extents`
+  // has the bytes as of one moment, and older bytes that took longer never replace newer ones.
   struct Landed {
     ChunkSaver::Saved saved;       // empty without a failure: the bytes are lost
     std::optional<Error> failure;  // no space, or a part of the recipe that is away: the next round tries again
@@ -55,28 +55,29 @@ struct Content {
   std::map<uint64_t, Landed> landed;
   uint64_t next_chunk_id = 1;
 
-  // Ranges whose bytes could not be stored and are gone: reading them gives an error until they are written or cut off.
+  // Ranges whose bytes could not be stored and are lost. Reading them is an error until they are written again or cut
+  // off.
   struct LostRange {
     uint64_t begin, end;
     uint64_t chunk_id;  // chunks up to this one hold older bytes of it
   };
   std::vector<LostRange> lost;
-  bool loss_told = true;               // a round has taken note of it
+  bool loss_told = true;               // a round knows of the last loss
   bool no_space_noted = false;         // that a chunk of it found no space is in the log
   uint64_t no_space_through = 0;       // the last chunk that found none
   bool recipe_away_noted = false;      // that a chunk of it waits for its recipe is in the log
   bool recipe_error_noted = false;     // that its recipe could not be stored was told
-  std::optional<Error> publish_error;  // why the last round left it behind, while other files were published
+  std::optional<Error> publish_error;  // why the last round could not publish it, while other files were published
 
   uint64_t published_size = 0;    // of the last record, lowered by truncation since
-  uint64_t round_size = 0;        // at the start of the round that runs, every byte of which it stores; 0: it cannot
+  uint64_t round_size = 0;        // at the start of the round that runs, which stores all of that; 0: it cannot
   bool changed = false;           // differs from the record last published
   bool cutting = false;           // a worker looks for cuts, or is about to
-  bool must_publish = false;      // the next round may not leave it out: closed, renamed, synced
-  uint64_t flushed_with = 0;      // its record is durable once so many rounds were finished; on one host
+  bool must_publish = false;      // the next round must take it: it was closed, renamed or synced
+  uint64_t flushed_with = 0;      // its record is durable when so many rounds are finished; on one host
   bool failure_noted = false;     // that the disk fails before its bytes are durable is in the log
   bool unrecorded = false;        // published, but the record cannot be read yet: do not forget the content
-  bool in_round = false;          // the round that runs has to publish the state as of its start, and has not yet
+  bool in_round = false;          // the round that runs has yet to publish it, as of the round's start
   uint64_t drain_target = 0;      // the round waits until every chunk with an id up to this one is applied
   unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
 
@@ -91,24 +92,24 @@ struct Content {
   }
   const SharedContent& shared() const { return const_cast<Content*>(this)->shared(); }
   bool quiet() const { return flying.empty() && !in_round; }
-  // Nothing but chunks that could not be stored, and that nobody is at: quiet once they are discarded.
+  // Whether it would be quiet without the chunks that could not be stored and that nobody tries again at present.
   bool IsQuietButForFailed() const;
-  // Of the file as it is now, without holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
+  // Bytes of the file without its holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
   uint64_t AllocatedBytes() const;
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
   const Error* Failure() const;  // of a chunk in flight, which is tried again; null: none
-  // A chunk found no space and is not stored yet, whether or not it is being tried again.
+  // Whether a chunk that found no space is not stored yet.
   bool LacksSpace() const { return !flying.empty() && flying.begin()->first <= no_space_through; }
-  // Why a name given to the file would not be that of all its bytes: some are lost, or found no room. As known by now.
+  // An error if the file lacks accepted bytes, as far as is known: some are lost, or found no space.
   std::optional<Error> WhyNotWhole() const;
-  // Buffers of it will be given back without more bytes coming.
+  // Whether it will give buffers back by itself, without more bytes coming.
   bool IsOnItsWay() const { return cutting || flying.size() > landed.size(); }
   bool HasLost(uint64_t begin, uint64_t end) const;
-  void AddLost(LostRange range);  // takes the place of older ones that lie in it, and joins neighbours
-  // Chunk `chunk_id` has bytes of the range; by default, they are cut off or all are newer.
+  void AddLost(LostRange range);  // replaces older ranges within it, and joins neighbours
+  // The range has bytes again, of chunk `chunk_id`. By default: it was cut off, or all of it is newer.
   void ForgetLost(uint64_t begin, uint64_t end, uint64_t chunk_id = UINT64_MAX);
-  // Nothing of it is in anyone's hands.
+  // No thread works on it, and nothing of it is in flight or lost.
   bool idle() const { return quiet() && !cutting && barriers_waiting == 0 && lost.empty(); }
 };
 
@@ -125,26 +126,26 @@ class Inode {
   bool closed_while_open GUARDED_BY(mutex) = false;  // a descriptor of a file that is open for writing since
   FileError error GUARDED_BY(mutex);
 
-  // How often it was noticed that another host may have published bytes of the file, and how often by the time at which
-  // the content that is there was read.
+  // How often this host has noticed that another may have published bytes of the file: until now, and until the content
+  // in memory was read.
   uint64_t others_noticed GUARDED_BY(mutex) = 0, others_seen GUARDED_BY(mutex) = 0;
-  Clock::time_point looked_at GUARDED_BY(mutex);             // whether others have changed it
-  std::chrono::milliseconds look_after GUARDED_BY(mutex){};  // from then on, again
+  Clock::time_point looked_at GUARDED_BY(mutex);             // last look whether others have changed it
+  std::chrono::milliseconds look_after GUARDED_BY(mutex){};  // time from that look to the next
   bool look_under_way GUARDED_BY(mutex) = false;
-  // Where the file ended here before another host cut it, and what was appended there since: the kernel may believe so
-  // still, and append there.
+  // The end of the file here before another host cut it, moved on by later appends. The kernel may still take this for
+  // the end, and append there.
   uint64_t others_cut_from GUARDED_BY(mutex) = 0;
-  // Before the end: earlier pieces of large appends, of which later ones came first.
+  // Gaps before the end, for earlier pieces of large appends whose later pieces came first.
   RangeSet late_appends GUARDED_BY(mutex);
 
-  // What write(2), copy_file_range(2) and fallocate(2) have changed since the kernel last filled the pages that lie
-  // there (docs/decisions/mappings.md).
+  // Ranges that write(2), copy_file_range(2) and fallocate(2) changed since the kernel last filled its pages of them
+  // (docs/decisions/mappings.md).
   RangeSet written_under_pages GUARDED_BY(mutex);
   Clock::time_point written_under_pages_at GUARDED_BY(mutex);  // the last of it
 
   // Set-id bits and capabilities (set_id.cc).
   uint64_t privileges_given GUARDED_BY(mutex) = 0;  // changes that may have set no_capability or no_set_id wrong
-  // Set-id bits that answers to the kernel told and that it may believe in. Set with the lock held.
+  // Set-id bits that the kernel was told, and may still trust. Set with the lock held.
   std::atomic<uint32_t> told_set_id{0};
   // Threads whose exec was refused since it was last opened for writing and since set-id bits were last told.
   std::vector<uint32_t> refused_execs GUARDED_BY(mutex);
@@ -164,13 +165,14 @@ class Inode {
 
 using InodePtr = std::shared_ptr<Inode>;
 
-// Inodes by number. One stays as long as it is looked up or held; when it goes with no link left, `on_orphan` is told.
+// Inodes by number. An inode stays as long as it is looked up or held. If it has no link when it goes, `on_orphan` is
+// called.
 class InodeTable {
  public:
   explicit InodeTable(std::function<void(InodePtr)> on_orphan) : on_orphan_(std::move(on_orphan)) {}
 
-  // Raised whenever some inode's content goes from memory, so that who read a record before and finds no content now
-  // knows to read again.
+  // Goes up whenever the content of an inode leaves memory. Whoever has read a record and then finds no content
+  // compares it, and reads again if it went up.
   std::atomic<uint64_t> contents_dropped{0};
 
   InodePtr Find(InodeId id);       // null when absent

@@ -1,5 +1,5 @@
-// Levels: which durability the files below a directory have, where that was set (user.cairnfs.level). Of the
-// directories above a file the nearest one counts for which it was; without one, the level of the mount.
+// Levels: the durability that was set for a directory (user.cairnfs.level) and counts for the files below it. Of the
+// directories above a file, the nearest with a level counts. If there is none, the level of the mount does.
 #pragma once
 
 #include <chrono>
@@ -22,26 +22,26 @@ std::optional<Durability> DurabilityOfName(std::string_view name);
 // All functions read or write the shared store, and any thread may call them.
 class Levels {
  public:
-  // What other hosts set counts here after this long.
+  // A level that another host sets counts here after at most this long.
   static constexpr auto kReadEvery = std::chrono::seconds(1);
   Levels(kv::KvStore& kv, meta::Namespace& names, Durability of_mount) : kv_(kv), names_(names), of_mount_(of_mount) {}
 
-  // Of each inode. At no cost while no directory has a level, but for a look once a second.
+  // The level of each inode. While no directory has a level, this costs one read of the store a second.
   Result<std::vector<Durability>> Of(const Context& context, const std::vector<InodeId>& inodes);
   Result<Durability> Of(const Context& context, InodeId inode);
-  // Whether copies are promised of what lies in `to`, and what was published of `from` may be without them: it lies
-  // where none are, or where it lies is not known. As `Of` for what it costs.
+  // Whether a move of `from` into `to` may need copies: `to` promises them, and `from` does not, or it is not known
+  // where `from` lies. Costs what `Of` does.
   Result<bool> MayLackCopies(const Context& context, InodeId from, InodeId to);
-  // Whether the directory has a level of its own, which goes with it wherever it is moved.
+  // Whether the directory has a level of its own. That moves with it.
   Result<bool> HasOwn(const Context& context, InodeId directory);
-  // Of a directory; nullopt: it has those of the directory above it again. kNotDirectory, kNotFound; kNoData when there
-  // was none to take away.
+  // Sets the level of a directory; nullopt takes it away, so that the directory above counts again. kNotDirectory,
+  // kNotFound; kNoData: there is none to take away.
   Status Set(const Context& context, InodeId directory, std::optional<Durability> level);
 
  private:
   using ByDirectory = std::map<InodeId, Durability>;
   Result<ByDirectory> Read(const Context& context);
-  // nullopt: where it lies is not known.
+  // nullopt of an inode: it is not known where it lies.
   Result<std::vector<std::optional<Durability>>> Find(const Context& context, const std::vector<InodeId>& inodes);
 
   kv::KvStore& kv_;

@@ -1,4 +1,5 @@
-// LostFiles: files with bytes that were accepted and could not be stored, until they are written again or removed.
+// LostFiles: files that lost bytes, which were accepted and could not be stored. A file stays here until the bytes are
+// written again, or it is removed.
 #pragma once
 
 #include <map>
@@ -19,7 +20,7 @@ class LostFiles {
   void Note(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void Forget(InodeId id);
   std::set<InodeId> Inodes();  // takes inodes' locks
-  // kIo names a file below the source.
+  // kIo: there is such a file below the source of the rename; the message names it.
   Status CheckNone(const Context& context, const meta::RenameParams& params);
 
  private:
@@ -29,7 +30,7 @@ class LostFiles {
   meta::Namespace& names_;
 };
 
-// Paths below `directory` of those of the inodes that lie there. Reads the names of all directories below it.
+// The paths, below `directory`, of those inodes that lie there. Reads all names below it.
 Result<std::map<InodeId, std::string>> FindNames(const Context& context, meta::Namespace& names, InodeId directory,
                                                  std::set<InodeId> inodes);
 

@@ -1,8 +1,8 @@
-// Marks: puts this host's marks of files that are not published (meta::UnpublishedMark), beside those that are part of
-// another transaction: the making of a file, a publish.
+// Marks: puts this host's marks of unpublished files (meta::UnpublishedMark) in transactions of their own. The creation
+// of a file and a publish put theirs themselves.
 //
-// Invariant: while a mark may come yet, SharedContent::marks_in_doubt counts it, the file stays changed, and no publish
-// takes its mark away. Else one that comes late would tell of a file that is whole that it is lost.
+// Invariant: while the answer to a put is awaited, SharedContent::marks_in_doubt counts the mark, the file stays
+// changed, and no publish takes its mark away. Otherwise a mark that arrives late would call a whole file lost.
 #pragma once
 
 #include <span>
@@ -19,14 +19,14 @@ class Marks {
   // Both outlive it.
   Marks(kv::KvStore& kv, ClusterHost& host) : kv_(kv), host_(host) {}
 
-  // Any thread; waits for the store. An error: it is not known whether the marks were put, and the next ResolveDoubt
-  // finds out. Any other error is that of the publish too, which tells it.
+  // Any thread; waits for the store. An error: it is not known whether the marks were put; the next ResolveDoubt finds
+  // out. Errors that the publish will meet as well are not returned here.
   Status Put(const Context& context, std::span<const InodePtr> files) EXCLUDES_LOCK(mutex_);
-  // The mark of a file that no round is at, which a round takes away again. Any error: it is not there, or in doubt.
-  // Nothing to do where the file is not changed, or marked.
+  // Puts the mark of one file that is in no round; a round takes it away again. An error: the mark is not there, or in
+  // doubt. Does nothing if the file is unchanged, or has a mark.
   Status PutUntilPublished(const Context& context, const InodePtr& inode) EXCLUDES_LOCK(mutex_);
 
-  // Finds out what became of those whose answers were lost. The thread that runs a round.
+  // Finds out what became of marks whose answers were lost. Called by the thread that runs a round.
   Status ResolveDoubt() EXCLUDES_LOCK(mutex_);
   bool in_doubt() const EXCLUDES_LOCK(mutex_);
 

@@ -12,14 +12,14 @@ namespace cairnfs::fs {
 class PublishState {
  public:
   virtual ~PublishState() = default;
-  // What was changed of the file: these bytes; its size, which is at least so much, or exactly that; its times.
+  // What this host changed: bytes of the file, its size (at least, or exactly, so much), its times.
   virtual void NoteRanges(const RangeSet& /*ranges*/) {}
   virtual void NoteRange(uint64_t /*begin*/, uint64_t /*end*/) {}
   virtual void NoteSizeMin(uint64_t /*size*/) {}
   virtual void NoteTruncation(uint64_t /*size*/) {}
   virtual void NoteTimes() {}
-  // An open has emptied it, and may write to it; stores through a mapping came; a descriptor that wrote was closed; a
-  // close, fsync or unlock asks for all of it.
+  // What happened to the file: an open emptied it and may write to it; stores through a mapping came; a descriptor that
+  // wrote was closed; a close, fsync or unlock asks for all of its bytes.
   virtual void NoteEmptiedByOpen() {}
   virtual void NotePages() {}
   virtual void NoteClosed() {}

@@ -1,5 +1,5 @@
-// Publisher: how a round makes durable and visible what was changed before it. One host alone does it in one way
-// (LocalPublisher), one of several in another (SharedPublisher). SyncRounds says when.
+// Publisher: how a round makes earlier changes durable and visible. A host alone has a LocalPublisher, one of several a
+// SharedPublisher. SyncRounds says when.
 #pragma once
 
 #include "fs/dirty_files.h"
@@ -13,30 +13,30 @@ class Publisher {
 
   // Any thread.
 
-  // Begin and end of an operation that changes names, or files other than by a write: a round begins between two of
-  // them, never within one.
+  // Around each operation that changes names, or changes a file other than by a write. A round begins between two
+  // operations, never within one.
   virtual void BeginOperation() = 0;
   virtual void EndOperation() = 0;
-  // When a change of names may be made. Names that are not durable yet take memory.
+  // When a change of names may be made. It may have to wait, because names that are not durable yet take memory.
   enum class Admission {
     kAtOnce,
     kWithRound,   // at once, and a round is asked for
     kAfterRound,  // a round has to end first
   };
   virtual Admission Admit(NameChange change) const = 0;
-  // Whether a change that would have to wait may be made all the same, because rounds fail.
+  // Whether a change that would have to wait for a round may go ahead because rounds fail.
   virtual bool AdmitsWhileFailing(NameChange change) const = 0;
   virtual bool HasUnflushedNames() const = 0;
-  // There is so little to do that the thread that asks for a round may run it.
+  // Whether so little is to be done that the thread that asks for a round may run it.
   virtual bool MayRunOnCaller() const = 0;
-  // Whether rounds that fail so have a disk that nobody outlives by waiting.
+  // Whether the error means a failed disk, which does not end by waiting.
   virtual bool IsDiskFailure(const Error& error) const = 0;
   // A round was opened and is not finished.
   virtual bool is_open() const = 0;
 
-  // The thread that runs the round. In this order, and Finish again where a round before is still open.
+  // The thread that runs the round calls these in this order. If the last round is still open, it calls Finish again.
 
-  // Finds out what became of transactions whose answers were lost. No round goes on before.
+  // Finds out what became of transactions whose answers were lost. No round goes on before that is known.
   virtual Status ResolveDoubt() = 0;
   // Takes over what was changed before the call.
   virtual void Open(DirtyFiles::Which which) = 0;

@@ -11,7 +11,7 @@ namespace cairnfs::fs {
 class Reader {
  public:
   explicit Reader(const Services& services) : at_(services), update_atime_(services.options.update_atime) {}
-  // Waits for the reads in flight: the chunk store's threads answer reads, and outlive who takes the answers.
+  // Waits for the reads in flight. Threads of the chunk store answer them, and these outlive this object.
   void AwaitRunning();
 
   // Bytes in [offset, offset + size) up to the end of the file, as slices that keep their memory alive.
@@ -27,10 +27,10 @@ class Reader {
  private:
   struct Plan;
   using PlanPtr = std::shared_ptr<Plan>;
-  // What is to be done first for the read, or, when it is kFetch, puts its parts into the plan.
+  // Says what the read needs first. If that is kFetch, the parts are in the plan.
   enum class Step { kFetch, kLookForOthers, kLoad, kFailLost };
 
-  void ReadForExec(const PlanPtr& plan);  // kBusy: set-id bits are gone that the kernel may believe in
+  void ReadForExec(const PlanPtr& plan);  // kBusy: the kernel may still trust set-id bits that are gone
   void Start(const PlanPtr& plan);
   Step PlanParts(Plan& plan);
   void FetchParts(const PlanPtr& plan);

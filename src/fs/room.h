@@ -1,4 +1,4 @@
-// Room: space for what is written. Waiting for it, and knowing that none comes.
+// Room: waits for disk space for writes, and knows when none will come.
 #pragma once
 
 #include <atomic>
@@ -22,14 +22,14 @@ class Room {
   void Stop() { waiters_.reset(); }  // runs what was posted
 
   // All functions may be called from any thread at once.
-  // Near a full disk: calls `write` with space for so many bytes reserved, or with kNoSpace or the disk's error; on
-  // another thread, perhaps seconds later.
+  // For a nearly full disk: reserves space for so many bytes, then calls `write` on another thread, perhaps seconds
+  // later. kNoSpace, or the disk's error.
   void WaitForSpace(uint64_t bytes, Done<void> write);
-  void NoteFreed(uint64_t bytes);  // that a collection may find
+  void NoteFreed(uint64_t bytes);  // a collection may find so much
   void NoteRemoved() { free_count_++; }
-  // Accepted bytes found none.
+  // Accepted bytes found no space.
   void NoteNone();
-  // Whether bytes that are still on their way to the disk may find none there: what was reserved for them is an
+  // Whether accepted bytes that are not on the disk yet may find no space there. What was reserved for them is an
   // estimate, and the disk has other users.
   bool MayBeShort() const;
   // FileSystem::WhyNoBufferComes.
@@ -38,7 +38,7 @@ class Room {
  private:
   Status ReserveOrWait(uint64_t bytes);
   void CollectAndWait();
-  // Tries once more to store accepted bytes that found no room. Why they wait on, if it is known that they do.
+  // Tries once more to store accepted bytes that found no space. An error: why they still wait.
   std::optional<Error> RetryWithoutRoom();
   void Probe();
 

@@ -1,9 +1,8 @@
-// What a host that is not alone knows of a file beside its content: on which record that is based, and what of it is
-// this host's own. docs/cluster/publishing.md.
+// What a host among several knows of a file beside its content: the record that the content is based on, and which
+// changes are this host's own. docs/cluster/publishing.md.
 //
-// Whoever publishes compares the revision of the record that the content is based on. Where another host has published
-// since, this host's own changes are laid over what is there (Rebase), and the publish is tried again: so ranges that
-// do not overlap all stay.
+// A publish compares the revision of that record. If another host has published since, this host's own changes are laid
+// over the newer record (Rebase), and the publish is tried again. So ranges that do not overlap all stay.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +21,13 @@ namespace cairnfs::fs {
 
 struct Content;
 
-// How many files of this host have bytes that count as closed and that no close waits for: those of a process that a
-// signal killed, stores through mappings, and what is left once no descriptor is. A round in the background publishes
-// them. Any thread.
+// Counts the files of this host with bytes that count as closed and that no close waits for: bytes of a process that a
+// signal killed, stores through mappings, and what is left when the last descriptor is gone. A round in the background
+// publishes them. Any thread.
 class UnawaitedFiles {
  public:
   using Entry = std::shared_ptr<const char>;
-  Entry Enter() const { return counter_; }  // counts while it or a copy of it is kept
+  Entry Enter() const { return counter_; }  // the file counts while it keeps this
   bool empty() const { return counter_.use_count() == 1; }
 
  private:
@@ -41,35 +40,35 @@ struct SharedContent final : PublishState {
   struct Changes {
     RangeSet ranges{SIZE_MAX};  // of the extents; none is ever forgotten
     uint64_t size_min = 0;      // the file is at least this long by what this host wrote
-    bool size_is_set = false;   // by a truncation: the content's own size counts, whatever others made of it
+    bool size_is_set = false;   // a truncation set the size: the content's counts, whatever others wrote
     bool times_are_set = false;
     bool empty() const { return ranges.empty() && size_min == 0 && !size_is_set && !times_are_set; }
     void Add(const Changes& more);
   };
 
   uint64_t base_revision = 0;             // of the D record that the extents are based on; 0: there was none
-  Changes own;                            // since then, and in no record that is on its way
+  Changes own;                            // since then, and not in `publishing`
   Changes publishing;                     // in the record that the round is about to publish
-  std::vector<Digest> publishing_chunks;  // that were put for it: the round has their pins
-  bool is_sent = false;                   // that has been sent, and there is no answer yet
-  bool is_in_doubt = false;               // and the store was waited for in vain
+  std::vector<Digest> publishing_chunks;  // of that record; the round has their pins
+  bool is_sent = false;                   // that record was sent, and there is no answer yet
+  bool is_in_doubt = false;               // the wait for the answer ended without one
   uint64_t session = 0;                   // the host's session when it was changed
-  bool published_locally = false;         // the last record of this host waited for this node's disk alone
+  bool published_locally = false;         // this host published the file last, at level `local`
   bool is_void = false;                   // nothing in memory counts any more
 
   // Marks of unpublished files (meta::UnpublishedMark).
-  bool is_marked = false;                // this host's is in the store, or may be: the next publish takes it away
-  unsigned marks_in_doubt = 0;           // of this host, that may be put yet (marks.h)
-  bool stays_marked = false;             // but for that one: it publishes what an open has truncated
-  bool is_asked_for = false;             // its own close, fsync or unlock asks for all of it since then
+  bool is_marked = false;                // this host's mark is, or may be, in the store: the next publish takes it away
+  unsigned marks_in_doubt = 0;           // marks of this host that may still arrive there (marks.h)
+  bool stays_marked = false;             // the next publish leaves the mark: it publishes an O_TRUNC
+  bool is_asked_for = false;             // a close, fsync or unlock has asked for all of it since the last publish
   bool is_closed = false;                // a descriptor that wrote was closed since the last publish
-  bool has_pages = false;                // stores through a mapping came since then
-  UnawaitedFiles::Entry unawaited;       // while there are bytes of which NoteUnawaited tells
-  std::optional<std::string> failure;    // why a publish failed since then
+  bool has_pages = false;                // stores through a mapping came since the last publish
+  UnawaitedFiles::Entry unawaited;       // set while it has bytes that no close waits for
+  std::optional<std::string> failure;    // of the last publish, if it failed
   std::vector<meta::Mark> others_marks;  // of other sessions, as last read
 
   bool MayBeMarked() const { return is_marked || marks_in_doubt > 0; }
-  // Whether the size is what this host has set, not the greatest that any host made.
+  // Whether this host set the size by a truncation. If not, the greatest size that any host made counts.
   bool SizeIsSet() const { return own.size_is_set || publishing.size_is_set; }
   bool TimesAreSet() const { return own.times_are_set || publishing.times_are_set; }
   uint64_t SizeMin() const { return std::max(own.size_min, publishing.size_min); }
@@ -86,25 +85,25 @@ struct SharedContent final : PublishState {
   }
   void NoteClosed() override { is_closed = is_asked_for = true; }
   void NoteAskedFor() override { is_asked_for = true; }
-  // Bytes count as closed, and no close waits until they are published.
+  // The file has bytes that count as closed and that no close waits for.
   void NoteUnawaited() { unawaited = unawaited_files_.Enter(); }
   bool must_reload() const override { return is_void; }
   bool is_shared() const override { return true; }
 
-  void EndPublishing();  // nothing is on its way to be published, whatever became of what was
+  void EndPublishing();  // no publish of the file is under way any longer, however it ended
 
  private:
   const UnawaitedFiles& unawaited_files_;
 };
 
-// Whether the content has bytes that no record has, and that are in none that is on its way.
+// Whether the content has bytes that are in no record, neither published nor being published.
 bool HasUnpublishedBytes(const Content& content);
 
-// Whether these changes leave nothing of the first `size` bytes that the file had before.
+// Whether these changes replace all of the first `size` bytes of the file.
 bool ReplaceAll(const SharedContent::Changes& changes, uint64_t size);
 
-// Takes over what the record says (nullopt: there is none yet), with this host's own changes laid over it. Reads recipe
-// pages; on failure the content is as it was. REQUIRES (unchecked): the content's inode is locked, and its publish
+// Bases the content on this record (nullopt: there is none yet), and lays this host's own changes over it. Reads recipe
+// pages. On failure the content is unchanged. REQUIRES (unchecked): the content's inode is locked, and its publish
 // state is a SharedContent.
 Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, uint64_t revision,
               store::ChunkStore& chunks);

@@ -1,5 +1,5 @@
-// Sharing: brings in what other hosts have published of a file before it is opened, read or changed: close-to-open
-// (docs/cluster/publishing.md). To the files of a host alone nobody else writes.
+// Sharing: takes over what other hosts have published of a file before it is opened, read or changed: close-to-open
+// consistency (docs/cluster/publishing.md). On a host alone there is nobody else.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace cairnfs::fs {
 
-// (*) may wait for other hosts: call it on a thread of Calls.
+// (*) may wait for other hosts: call these on a thread of Calls.
 class Sharing {
  public:
   virtual ~Sharing() = default;
@@ -20,45 +20,45 @@ class Sharing {
   // FileSystem::owns_names.
   virtual bool owns_names() const = 0;
 
-  // --- a file that is made, as long as its number is held
-  // What the transaction that makes the file writes as well. Each attempt is noted in `session`.
+  // --- A file that is being made, while its number is held.
+  // Adds the mark to the transaction that makes the file. Each attempt stores its session in `session`.
   virtual std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t& session) = 0;
-  // The content is there, and the transaction was of this session.
+  // The content is in memory; the transaction that made the file was of this session.
   virtual void NoteCreated(const InodePtr& inode, uint64_t session) REQUIRES_LOCK(inode->mutex) = 0;
   virtual void EndCreate(const Context& context, const InodePtr& inode, uint64_t session) = 0;  // (*)
 
   // kIsDirectory, kNotFound, kStale: the file cannot be opened. (*)
   virtual Status MayOpen(const Context& context, InodeId id) = 0;
-  // Has the content be what others have published by now. (*)
+  // Loads the content as others have published it by now. (*)
   virtual void LoadForOpen(const InodePtr& inode, const OpenFlags& flags, const Caller& caller, Done<void> done) = 0;
   // An open that was to truncate the file has failed.
   virtual void NoteTruncationFailed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
 
-  // Attributes from the namespace with what is in memory laid over them, as of one moment. (*)
+  // Attributes from the namespace, with those of the content in memory put in, as of one moment. (*)
   virtual Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read) = 0;
-  // Whether others have to be looked for before the content is read; LookForOthers does so.
+  // Whether LookForOthers must be called before the content is read.
   virtual bool MustLook(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
-  // As for who opens the file now: what others have published is in the content. On another thread.
+  // Takes over what others have published, as an open does. Calls `done` on another thread.
   virtual void LookForOthers(const InodePtr& inode, const Caller& caller, Done<void> done) = 0;
-  // The same where something was noticed of them since; else at once.
+  // The same, if this host has noticed that others may have published since. If not, calls `done` at once.
   virtual void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) = 0;
-  // An open file is read: others are looked for beside that, now and then.
+  // An open file is read. Looks in the background, now and then, whether others have published.
   virtual void NoteRead(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
-  // Somebody was granted a lock on the file: what others have closed of it by now is read from now on.
+  // A lock on the file was granted: reads from now on see what others have closed.
   virtual void NoteLocked(const InodePtr& inode) = 0;
-  // Takes over what others have published, as far as it can be had. (*)
+  // Takes over what others have published, as far as it can be read. (*)
   virtual void Refresh(const InodePtr& inode, const Caller& caller) = 0;
-  // Whether a chunk that could not be read for this reason may be there again soon.
+  // Whether a chunk that could not be read with this error may be readable again soon.
   virtual bool MayComeBack(const Error& error) const = 0;
-  // Pages of the recipe that cannot be read as they are, where not even its top can. (*)
+  // The pages of the recipe that an open needs and that are not at hand. (*)
   virtual std::vector<Digest> PagesToOpen(const Context& context, InodeId id) = 0;
 
-  // Whether an append goes on where this host's last one ended: others need not be looked for.
+  // Whether an append goes to where this host's last one ended, so that others need not be asked.
   virtual bool ContinuesAppends(const InodePtr& inode) = 0;
   // Where an append goes.
   virtual uint64_t PlaceAppend(const InodePtr& inode, const FileSystem::WriteRequest& request)
       REQUIRES_LOCK(inode->mutex) = 0;
-  // Makes the change, on what others have made of the file. (*)
+  // Makes the change, based on what others have published. (*)
   virtual void Change(FileChange change, Done<void> done) = 0;
 
   // An inode without link that nobody here has open.

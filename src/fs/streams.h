@@ -20,7 +20,7 @@ class Streams {
     std::function<void(uint64_t)> freed;        // so many stored bytes lost their place in a file
     std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
     std::function<void(InodeId)> failed;        // the log has an error of it
-    std::function<void()> no_room;  // a chunk, or a page of a recipe, found no space, for the first time or again
+    std::function<void()> no_room;              // a chunk, or a page of a recipe, found no space
   };
   // `local` has the reservations.
   Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const io::BufferPool& pool,
@@ -32,59 +32,60 @@ class Streams {
         hooks_(std::move(hooks)),
         saver_(chunks, local, pool.count() * io::BufferPool::kBufferBytes) {}
 
-  // Lays accepted bytes, for which the caller has reserved room, into the overlay, and has them cut once there are
-  // enough: true when the caller has to call BeginCut, after it has let go of the lock and answered whoever waits. The
-  // caller updates size and times.
+  // Puts accepted bytes into the overlay. The caller has reserved room for them, and updates size and times. True:
+  // there are enough to cut, and the caller must call BeginCut after it has released the lock and answered the writer.
   [[nodiscard]] bool Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
 
   void BeginCut(const InodePtr& inode);
 
-  // Cuts everything that waits, tails too: tails as provisional chunks, so that a stream that goes on is cut as if
-  // nothing had happened. Everything accepted so far is applied once chunk number `next_chunk_id - 1` is.
+  // Cuts everything that waits. The end of a run becomes a provisional chunk, so that later bytes are cut as if this
+  // call had not been. All bytes accepted so far are applied when chunk `next_chunk_id - 1` is.
   void CutAll(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // The same for a file that was closed, but for runs so short that they could not be a chunk of their own, unless they
-  // begin the file: the next round stores them, with what others who open the file to append to it bring until then.
+  // The same for a file that was closed. Leaves runs that are shorter than a chunk and do not begin the file: the next
+  // round stores them, together with what is appended until then.
   void CutClosed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // The same for a round, which starts again what found no space, and waits for all of it: notes up to which chunk. It
-  // stores what is little itself sooner than another thread wakes: up to `here_bytes_max`, which is lowered by that.
+  // The same for a round. Tries again what found no space, and notes the last chunk for which the round has to wait.
+  // Stores up to `here_bytes_max` on this thread, which is quicker than to wake another, and lowers that by what it
+  // took.
   void Drain(const InodePtr& inode, uint64_t& here_bytes_max) EXCLUDES_LOCK(inode->mutex);
-  // Rewrites the pieces of ranges that many small writes have cut up as larger chunks, as far as they can be read and
-  // stored, so that recipes stay small. Reads and puts chunks.
+  // Joins the small chunks of ranges that many small writes have cut up, so that recipes stay small. Leaves what cannot
+  // be read or stored. Reads and puts chunks.
   void MergeSmallExtents(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // The same for the end of a file that has grown, of which so many bytes are stored (tail_merge.h).
+  // The same for the end of a file that grows. `size`: how many of its bytes are stored (tail_merge.h).
   void MergeTail(const InodePtr& inode, uint64_t size) REQUIRES_LOCK(inode->mutex);
-  // Cuts what is worth cutting, if nobody is at it.
+  // Has another thread cut, if there is enough and none does.
   void ScheduleCut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // Starts again what found no space.
+  // Tries again to store chunks that found no space.
   void RetryFailed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
-  // Drops bytes of the range that are not stored. What is in flight stays so.
+  // Drops bytes of the range that are not stored, but for chunks in flight.
   void RemoveRange(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
-  // Gives up runs of which every byte is stored. No-op while chunks are in flight.
+  // Drops runs of the overlay that are stored completely. Does nothing while chunks are in flight.
   void DropStoredRuns(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // Others may have written where bytes are stored already and kept to be cut anew with what follows them: those are
-  // given up, and what is in flight is applied without them. Called when the content was based on another record.
+  // Call this when the content was based on another record. Drops stored bytes that the overlay keeps to cut them again
+  // with what follows: other hosts may have written there. Chunks in flight are applied without those bytes.
   void DropStoredFronts(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // The newest bytes of the range are gone and can never be stored: so are those that lie there and are not stored yet.
+  // The newest bytes of the range are lost. Drops the older bytes there that are not stored, which must not take their
+  // place.
   void Lose(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
   // Forgets everything that is not stored.
   void DiscardUnstored(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // The same, and counts what is stored as freed: the file is gone.
+  // The same for a file that is gone: what it has stored counts as freed.
   void Discard(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
   // FileError::Set, and FileError::SetThatHeals below.
   void SetError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
   // The file's recipe could not be stored. Noted as an error once, until ForgetRecipeError.
   void NoteRecipeError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
-  // It is stored, or no more: that it found no space is no error any more if nobody was told.
+  // The recipe is stored, or is not needed any more. An error for lack of space is cleared if nobody was told of it.
   static void ForgetRecipeError(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
   chunking::ChunkParams params() const { return params_; }
 
  private:
   void FillSmallHole(const InodePtr& inode, uint64_t end) REQUIRES_LOCK(inode->mutex);
-  static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: somebody is at it, or must wait
-  // Chunks that the caller is to Hash once it has let go of the lock.
+  static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: another thread cuts, or waits
+  // Chunks that the caller must Hash after it has released the lock.
   struct Here {
     uint64_t bytes_max = 0;  // of those still to come
     std::vector<std::shared_ptr<FlyingChunk>> chunks;

@@ -1,5 +1,5 @@
-// SyncRounds: when names and bytes are made durable, for whom, and what is told of it. How is the publisher's matter.
-// docs/architecture.md tells why.
+// SyncRounds: when a round makes names and bytes durable, and who is told how it went. The publisher knows how to do
+// it. docs/architecture.md says why there are rounds.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,9 @@ class SyncRounds {
   // Options::interval_ms from now on. Any thread.
   void SetInterval(unsigned interval_ms);
 
-  // Held by every operation that changes names, by the change of an inode from unchanged to changed, and by changes of
-  // a file that are no writes: so that a freeze falls between operations, never into one. Short: never wait for a round
-  // while holding it.
+  // Held by each operation that changes names, by the first change of an unchanged inode, and by changes of a file that
+  // are not writes. So a freeze falls between two operations, never into one. Hold it briefly: waiting for a round
+  // while holding it is a deadlock.
   class Operation {
    public:
     explicit Operation(SyncRounds& rounds) : publisher_(rounds.at_.publisher) { publisher_.BeginOperation(); }
@@ -47,46 +47,46 @@ class SyncRounds {
     Publisher& publisher_;
   };
 
-  // Asked for operations on names before they take an Operation. Calls `go` once the change may be made: at once, or on
-  // a thread of `waiters` after a round, which takes no thread meanwhile. With the error of the last round when rounds
-  // fail.
+  // An operation on names calls this before it takes an Operation. Calls `go` once the change may be made: at once, or
+  // after a round, on a thread of `waiters`. No thread waits meanwhile. When rounds fail, `go` gets the error of the
+  // last.
   void WhenAdmitted(NameChange change, Done<void> go);
 
   // The inode's content differs from its record now. REQUIRES (unchecked): an Operation is held.
   void AddChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) { at_.files.Add(inode); }
-  // An inode without link that nobody uses: removed before the next freeze.
+  // The inode has no link and no user. It is removed before the next freeze.
   void AddOrphan(const InodePtr& inode);
 
-  // What a round is asked to bring to an end of what was done before the call.
+  // How much of what was done before the call the round must finish.
   enum class Scope {
     kAll,     // a sync point: all of it is durable
-    kNames,   // but for bytes that find no space: names are durable, and what there is space for. For who makes space
-    kClosed,  // as kNames, for files that were closed, or marked with must_publish: those that are being written wait
-              // for a round of their own. Only among other hosts
+    kNames,   // all but bytes that find no space: for a caller that is about to make space
+    kClosed,  // as kNames, but only files that were closed, or have must_publish set. Files that are still written wait
+              // for another round. Among several hosts only
   };
-  // Told how it went. False: nobody takes the answer any more, and somebody else is to be told what it says.
+  // Gets the outcome. Returns false if its caller has given up: then the next one is told instead.
   using Answer = std::function<bool(const Status&)>;
-  // `answer` once that is so; at once if it is already.
+  // Calls `answer` when that is done: at once, if it is already.
   void Request(Answer answer, Scope scope = Scope::kAll);
-  void Request(Done<void> done, Scope scope = Scope::kAll);  // who takes the answer in any case
-  // As Request of kAll, for a thread that may wait. Where no round runs or is asked for and little is to be done, the
-  // round is run on it: one thread less to wake.
+  void Request(Done<void> done, Scope scope = Scope::kAll);  // for a caller that never gives up
+  // As Request of kAll, for a thread that may wait. If no other round runs or is asked for, and there is little to do,
+  // the round runs on this thread: that saves waking another.
   void RequestHere(Answer answer);
   Status RequestAndWait(Scope scope = Scope::kAll);
   bool NothingPending() const;
   // Runs a last round and ends the thread.
   Status Stop();
 
-  // Files that the last round could not publish, each with why, while others went on: whoever waits for one of them, or
-  // for all, is to be told. Takes inodes' locks.
+  // Files that the last round could not publish, each with the reason; the others were published. Tell those who wait
+  // for such a file, or for all. Takes inodes' locks.
   std::map<InodeId, Error> FailedFiles() { return at_.files.Failed(); }
 
   uint64_t rounds_total() const { return rounds_total_.load(); }
   uint64_t requests_total() const { return requests_total_.load(); }
   std::string last_error() const;  // of the last round; empty when it went well
   bool failing() const;            // the last round could not be finished: nothing becomes durable at present
-  // Why, where that is a failure of the disk, which nobody outlives by waiting: not for want of space, or of other
-  // hosts, among which a rename's own round tells. Cheap while there is none.
+  // The reason, if it is a failure of the disk, which does not end by waiting. Lack of space is none, nor are hosts
+  // that are away: a rename learns of those by its own round. Cheap while there is none.
   std::optional<Error> DiskFailure() const;
 
  private:

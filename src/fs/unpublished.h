@@ -1,5 +1,4 @@
-// Unpublished: files that some host has written to and not published: it has lost the bytes, or failed to. Among
-// several hosts.
+// Unpublished: finds files whose bytes some host has lost, or failed to publish. Among several hosts.
 #pragma once
 
 #include <set>
@@ -19,12 +18,11 @@ class Unpublished {
   Unpublished(meta::Namespace& names, ClusterHost& host, SyncRounds& rounds)
       : names_(names), host_(host), rounds_(rounds) {}
 
-  // Which of the inodes lie below the sources, or are among them: also of those with more than one name.
+  // Those of the inodes that are, or lie below, one of the sources, by any of their names.
   Result<std::set<InodeId>> LyingBelow(const Context& context, const std::vector<meta::Attr>& sources,
                                        const std::vector<InodeId>& inodes);
-  // A sentence for each file below the sources, or of them, whose bytes some host has lost or failed to publish. What a
-  // live host is still writing is not waited for: its close has not returned. The marks of sources that are files are
-  // in their attributes.
+  // A sentence for each such file among or below the sources. A file that a live host is still writing is none: its
+  // close has not returned. The attributes of sources that are files have their marks.
   Result<std::vector<std::string>> Find(const Context& context, const std::vector<meta::Attr>& sources);
 
  private:

@@ -11,11 +11,11 @@ class Writer {
  public:
   explicit Writer(const Services& services) : at_(services) {}
 
-  // The reply may be sent as soon as `done` is called, which is before the bytes are hashed: kNoSpace, kTooLarge, or
-  // the error of an earlier failed write are reported here. Takes the data at once unless space is nearly out.
+  // Calls `done` before the bytes are hashed; the reply may be sent then. kNoSpace, kTooLarge, or the error of an
+  // earlier write that failed. Takes the data at once, unless the disk is nearly full.
   void Write(FileSystem::WriteRequest request, Done<size_t> done);
-  // The write was answered with this error and not given to Write: what the kernel drops then is known to be lost. Of
-  // the data, which need not outlive the call, only the size counts.
+  // The write was refused with this error before it came to Write. If it is of the page cache, the kernel drops the
+  // bytes, and they count as lost. Only the size of the data is used; it need not outlive the call.
   void NoteRefused(const FileSystem::WriteRequest& request, const Error& why);
   void Fallocate(HandleId handle, const FallocateRequest& request, Done<void> done, const Caller& caller = {});
   struct CopyRequest {
@@ -35,7 +35,7 @@ class Writer {
   };
   void ReserveAndWrite(Request request, const Target& target, Done<size_t> done);
   void Finish(const Request& request, const Target& target, Done<size_t> done);
-  // Once it has no privileges that the write ends.
+  // The same for a file without set-id bits and capabilities, which a write would remove.
   void FinishPlain(const Request& request, const Target& target, Done<size_t> done);
   // True: the caller is to call Streams::BeginCut.
   Result<bool> Accept(const Request& request, const Target& target);
