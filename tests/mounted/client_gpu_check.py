@@ -34,9 +34,9 @@ def measured_on_cairnfs():
     """The report of a small run."""
     with Scratch() as scratch:
         mount = Mount(scratch, options="pool_size=256MiB,reserve=8MiB")
-        out = scratch.directory("out")
+        out = os.path.join(scratch.path, "is made", "out")
         run("/usr/bin/python3", PROGRAM, "--cpu", "--bytes", "32MiB", "--rounds", "2", "--saves", "12", "--dir",
-            mount.path, "--out", out, "--library", LIBRARY, cwd=out)
+            mount.path, "--out", out, "--library", LIBRARY, cwd=scratch.path)
         assert sorted(os.listdir(out)) == ["gpu-check.json", "gpu-check.txt"]
         assert not os.listdir(mount.path)
         with open(os.path.join(out, "gpu-check.txt"), encoding="utf-8") as file:
