@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/printable.h"
 #include "daemon/size_text.h"
 #include "json_text.h"
 #include "output.h"
@@ -73,10 +74,10 @@ bool IsLowered(const auto& reply) { return reply.min_replicas() < reply.copies()
 
 Row NodeRow(const control::Node& node) {
   auto of_usage = [&](auto text) { return node.has_usage() ? text(node.usage()) : std::string("-"); };
-  return {(node.is_self() ? "* " : "  ") + OneLine(node.name()),
+  return {(node.is_self() ? "* " : "  ") + Printable(node.name()),
           node.state() + (node.full() ? ", full" : ""),
           node.address(),
-          node.domain().empty() ? "-" : OneLine(node.domain()),
+          node.domain().empty() ? "-" : Printable(node.domain()),
           fmt::format("{:.3g}", node.weight()),
           of_usage([](const auto& usage) { return FormatSize(usage.stored_bytes()); }),
           of_usage([](const auto& usage) { return FormatSize(usage.available_bytes()); }),

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/user.h"
 #include "daemon/size_text.h"
 #include "json_text.h"
@@ -56,7 +57,7 @@ std::string OwnerText(const control::MetadataOwner& owner) {
 
 // A line of a table.
 std::string Line(std::string_view name, const std::string& value) {
-  return fmt::format("{:<14}{}\n", name, OneLine(value));
+  return fmt::format("{:<14}{}\n", name, Printable(value));
 }
 
 std::string SpaceText(const control::StatusReply& status) {
@@ -108,7 +109,7 @@ std::string ClusterActivityText(const control::ClusterActivity& cluster) {
 std::string ListText(std::string_view what, const google::protobuf::RepeatedPtrField<std::string>& list, uint64_t count,
                      std::string_view more) {
   std::string text;
-  for (const std::string& each : list) text += fmt::format("{}: {}\n", what, OneLine(each));
+  for (const std::string& each : list) text += fmt::format("{}: {}\n", what, Printable(each));
   const auto listed = static_cast<uint64_t>(list.size());
   if (count > listed) text += fmt::format("... and {} more{}\n", count - listed, more);
   return text;
@@ -119,19 +120,6 @@ std::string ListText(std::string_view what, const google::protobuf::RepeatedPtrF
 void Print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-}
-
-std::string OneLine(const std::string& text) {
-  std::string line;
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      line += fmt::format("\\x{:02x}", byte);
-    } else {
-      line += c;
-    }
-  }
-  return line;
 }
 
 std::string StatusText(const control::StatusReply& status) {
@@ -176,7 +164,7 @@ std::string CheckText(const control::CheckReply& reply, const std::optional<std:
   text += ListText("repaired", reply.repaired(), reply.repaired_count(), " repaired");
   text += ListText("damaged", reply.damaged_files(), reply.damaged_file_count(), " files");
   if (last_end && !last_end->empty()) {
-    text += fmt::format("not closed cleanly (\"{}\"): what no sync point covered may be lost\n", OneLine(*last_end));
+    text += fmt::format("not closed cleanly (\"{}\"): what no sync point covered may be lost\n", Printable(*last_end));
   }
   text += fmt::format("{} files, {} directories, {} chunks ({}) read: {}{}\n", reply.files(), reply.directories(),
                       reply.chunks(), FormatSize(reply.bytes()),

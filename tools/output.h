@@ -9,8 +9,6 @@
 namespace cairnfs::tools {
 
 void Print(const std::string& text);  // to stdout, at once
-// Names may hold any byte. Bytes that would break the line or drive a terminal are shown as numbers.
-std::string OneLine(const std::string& text);
 std::string StatusText(const control::StatusReply& status);
 std::string StatusJson(const control::StatusReply& status);
 std::string GcLine(const control::GcProgress& progress);  // one line of progress

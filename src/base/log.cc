@@ -11,6 +11,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <string_view>
+
+#include "base/printable.h"
 
 namespace cairnfs {
 namespace {
@@ -53,9 +56,19 @@ class PriorityFlag final : public spdlog::custom_flag_formatter {
   }
 };
 
-std::unique_ptr<spdlog::formatter> JournalFormat() {
+// The message, in which names of files may hold any byte: none begins a line of its own.
+class MessageFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& line) override {
+    const std::string text = Printable(std::string_view(message.payload.data(), message.payload.size()));
+    line.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<MessageFlag>(); }
+};
+
+std::unique_ptr<spdlog::formatter> Format(const std::string& pattern) {
   auto format = std::make_unique<spdlog::pattern_formatter>();
-  format->add_flag<PriorityFlag>('*').set_pattern("%*%v");
+  format->add_flag<PriorityFlag>('*').add_flag<MessageFlag>('&').set_pattern(pattern);
   return format;
 }
 
@@ -102,9 +115,9 @@ Status InitLog(const LogOptions& options) {
     logger->set_level(level);
     logger->flush_on(spdlog::level::info);
     if (IsStderr(options.file) && (options.to_journal || StderrIsJournal())) {
-      logger->set_formatter(JournalFormat());
+      logger->set_formatter(Format("%*%&"));
     } else {
-      logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+      logger->set_formatter(Format("%Y-%m-%dT%H:%M:%S.%e%z %l %&"));
     }
     spdlog::set_default_logger(std::move(logger));
   } catch (const spdlog::spdlog_ex& exception) {

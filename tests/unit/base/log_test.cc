@@ -48,6 +48,16 @@ TEST_F(LogTest, AFileAndTwoOlderOnesAreAll) {
   }
 }
 
+TEST_F(LogTest, ANameBeginsNoLineOfItsOwn) {
+  ASSERT_TRUE(InitLog(options_).ok());
+  spdlog::error("'a\n2026-01-01T00:00:00.000+0000 error made up' is lost");
+  std::ifstream log(options_.file);
+  std::string first, second;
+  std::getline(log, first);
+  EXPECT_NE(first.find("'a\\x0a2026-01-01"), std::string::npos) << first;
+  EXPECT_FALSE(std::getline(log, second)) << second;
+}
+
 TEST_F(LogTest, ASymbolicLinkStays) {
   stdfs::create_symlink("target", options_.file);
   ASSERT_TRUE(InitLog(options_).ok());

@@ -1,0 +1,13 @@
+// Text of strangers, such as names of files, for a terminal or a log.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace cairnfs {
+
+// `text` with each control character as \xNN for each of its bytes: those below space, DEL, and in UTF-8 those from
+// U+0080 to U+009F, which terminals obey too. All else stays, whether or not it is UTF-8.
+std::string Printable(std::string_view text);
+
+}  // namespace cairnfs
