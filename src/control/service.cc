@@ -33,6 +33,9 @@ constexpr unsigned kWaitsMax = 96;  // beside those of root, of all users togeth
 // Threads beside those of calls that wait. They tell one call too many of the limit, which gRPC's own answer does not
 // name.
 constexpr int kRankThreadsSpare = 64;
+// A rank makes one call, and a request is a few paths. What a connection has not sent whole takes memory.
+constexpr int kRankCallsOfConnectionMax = 4;
+constexpr int kRankMessageBytesMax = 64 * 1024;
 constexpr auto kRateWindow = std::chrono::seconds(10);
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
 // About the count of what files need: how long a status that asks for no exact one waits for it, and how often metrics
@@ -373,6 +376,8 @@ cairnfs::Status Service::Impl::ListenForRanks() {
   quota.SetMaxThreads(static_cast<int>(options_.ranks_max + kWaitsMax) + kRankThreadsSpare);
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(options_.rank_idle_max.count()));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kRankCallsOfConnectionMax);
+  builder.SetMaxReceiveMessageSize(kRankMessageBytesMax);
   builder.RegisterService(&ranks_);
   rank_server_ = builder.BuildAndStart();
   if (rank_server_ == nullptr) return MakeError(ErrorCode::kIo, "cannot start the service for ranks");

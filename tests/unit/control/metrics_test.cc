@@ -172,10 +172,9 @@ TEST(Metrics, NoSmallStepTellsWhetherBytesWereKnown) {
                                                                {&cluster, "known_in_cluster_bytes_total"},
                                                                {&cluster, "unacknowledged_bytes"},
                                                                {&cluster, "remote_read_bytes_total"}};
-  const std::vector<std::pair<Message*, const char*>> counts = {{&space, "chunk_count"},
-                                                                {&activity, "cache_hits_total"},
-                                                                {&activity, "cache_misses_total"},
-                                                                {&cluster, "remote_reads_total"}};
+  const std::vector<std::pair<Message*, const char*>> counts = {
+      {&space, "chunk_count"},         {&activity, "pool_buffers_free"},  {&activity, "pool_buffers_touched"},
+      {&activity, "cache_hits_total"}, {&activity, "cache_misses_total"}, {&cluster, "remote_reads_total"}};
   const auto set = [](const auto& fields, uint64_t value) {
     for (const auto& [message, name] : fields) {
       message->GetReflection()->SetUInt64(message, message->GetDescriptor()->FindFieldByName(name), value);

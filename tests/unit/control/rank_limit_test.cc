@@ -76,31 +76,64 @@ TEST(RankLimit, OneUserLeavesPlacesToOthers) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(RankLimit, ConnectionWithoutACallIsClosed) {
-  char folder[] = "/tmp/cairnfs-idle-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  fs::World world;
-  auto engine = kv::OpenMemoryEngine();
-  auto store = kv::HostedStore::Open(*engine);
-  ASSERT_TRUE(store.ok());
-  RankGate gate({**store, **store, [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
-  Service::Options options;
-  options.socket_path = std::string(folder) + "/control.sock";
-  options.gate = &gate;
-  options.rank_idle_max = std::chrono::milliseconds(50);
-  auto service = Service::Start(options, *world.fs);
-  ASSERT_TRUE(service.ok()) << service.error().message;
+class RankService : public testing::Test {
+ protected:
+  void SetUp() override {
+    char folder[] = "/tmp/cairnfs-ranks-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+    auto store = kv::HostedStore::Open(*engine_);
+    ASSERT_TRUE(store.ok());
+    store_ = *std::move(store);
+    gate_ = std::make_unique<RankGate>(RankGate::Options{
+        *store_, *store_, [](const Context&) -> Result<kv::LeaseId> { return kv::LeaseId{0}; }, "host"});
+    options_.socket_path = folder_ + "/control.sock";
+    options_.gate = gate_.get();
+  }
+  void TearDown() override {
+    service_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  void Start() {
+    auto service = Service::Start(options_, *world_.fs);
+    ASSERT_TRUE(service.ok()) << service.error().message;
+    service_ = *std::move(service);
+  }
+
+  std::string folder_;
+  fs::World world_;
+  std::unique_ptr<kv::KvEngine> engine_ = kv::OpenMemoryEngine();
+  std::unique_ptr<kv::HostedStore> store_;
+  std::unique_ptr<RankGate> gate_;
+  Service::Options options_;
+  std::unique_ptr<Service> service_;
+};
+
+// Any user may send one, and what has come of it is in memory.
+TEST_F(RankService, ARequestIsShort) {
+  Start();
+  for (size_t bytes : {size_t{1} << 10, size_t{1} << 20}) {
+    GateCall call = CallOfTheOnlyRank(kRootInode);
+    call.final_name = std::string(bytes, 'x');
+    const Status status = Client(options_.socket_path).Commit(call, [] { return Status(); });
+    ASSERT_FALSE(status.ok());
+    const bool is_refused_unread = status.error().message.find("larger than max") != std::string::npos;
+    EXPECT_EQ(is_refused_unread, bytes == size_t{1} << 20) << status.error().message;
+  }
+}
+
+TEST_F(RankService, AConnectionWithoutACallIsClosed) {
+  options_.rank_idle_max = std::chrono::milliseconds(50);
+  Start();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, (std::string(folder) + "/ranks.sock").c_str(), sizeof address.sun_path - 1);
+  std::strncpy(address.sun_path, (folder_ + "/ranks.sock").c_str(), sizeof address.sun_path - 1);
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   ssize_t got = 1;
   for (char bytes[256]; got > 0;) got = recv(fd, bytes, sizeof bytes, 0);  // what is sent first, and the end
   EXPECT_EQ(got, 0);
   close(fd);
-  service->reset();
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
