@@ -66,6 +66,29 @@ TEST_F(MetadataRoomTest, RootHasTheLastOfIt) {
   EXPECT_TRUE(Eventually([&] { return !IsRefused(kAlice); }));
 }
 
+TEST_F(MetadataRoomTest, ALongNameTakesRoomAsANewOneDoes) {
+  MakeLink("name", kAlice, 10);
+  const auto rename = [&](const std::string& from, const std::string& to, meta::RenameMode mode) {
+    Caller alice;
+    alice.uid = kAlice;
+    return World::Await<void>([&](Done<void> done) {
+      world_.fs->names().Rename({kRootInode, from, kRootInode, to, mode}, alice, std::move(done));
+    });
+  };
+  LeaveRoom(kReserve / 10);
+  EXPECT_TRUE(Eventually([&] { return IsRefused(kAlice); }));
+  const std::string long_name(200, 'x');
+  const Status longer = rename("name", long_name, meta::RenameMode::kReplace);
+  ASSERT_FALSE(longer.ok());
+  EXPECT_EQ(longer.error().code, ErrorCode::kNoSpace) << longer.error().message;
+  EXPECT_TRUE(rename("name", "longer", meta::RenameMode::kReplace).ok());
+  EXPECT_TRUE(rename("longer", "s", meta::RenameMode::kReplace).ok());
+  MakeLink("other", 0, 10);
+  EXPECT_TRUE(rename("s", "other", meta::RenameMode::kExchange).ok());
+  LeaveRoom(20 * kMiB);
+  EXPECT_TRUE(Eventually([&] { return rename("s", long_name, meta::RenameMode::kReplace).ok(); }));
+}
+
 TEST_F(MetadataRoomTest, WhoHasMostOfItLeavesTheLastQuarterToOthers) {
   AliceMakesMuch();
   world_.engine->held_bytes = 50 * kMiB;
