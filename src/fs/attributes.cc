@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "cairnfs/cairnfs.h"
+#include "fs/levels.h"
+#include "fs/waits.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -188,6 +190,14 @@ Status Attributes::RemoveXattr(const Context& context, InodeId inode, std::strin
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   SyncRounds::Operation operation(at_.rounds);
   return at_.parts.names.RemoveXattr(context, inode, name);
+}
+
+void Attributes::WhenItCounts(std::string_view name, const Caller& caller, std::function<void()> then) const {
+  if (name != kLevel) return then();
+  // By then each host has read the levels anew.
+  auto time_is_up = [] { return MakeError(ErrorCode::kUnavailable, "no host counts the old level any more"); };
+  static_cast<void>(at_.waits.Within(caller.context.WithTimeout(Levels::kReadEvery), time_is_up,
+                                     [then = std::move(then)](const Status&) { then(); }));
 }
 
 }  // namespace cairnfs::fs

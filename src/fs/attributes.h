@@ -1,6 +1,7 @@
 // Attributes: what belongs to an inode beside its names and bytes.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,9 @@ class Attributes {
     return at_.parts.names.ListXattrs(context, inode);
   }
   Status RemoveXattr(const Context& context, InodeId inode, std::string_view name);
+  // After SetXattr or RemoveXattr of this name: calls `then` when it counts on all hosts. Holds no thread meanwhile.
+  // Ends early when the caller is killed.
+  void WhenItCounts(std::string_view name, const Caller& caller, std::function<void()> then) const;
 
  private:
   struct ChunkTotals {

@@ -69,7 +69,7 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
                    fs::FileSystem& filesystem, const fs::Caller& caller) {
                  const Status set = filesystem.attributes().SetXattr(caller.context, InodeId{inode}, name, value, mode);
                  if (!set.ok()) return ReplyInodeError(request, set.error());
-                 fuse_reply_err(request, 0);
+                 filesystem.attributes().WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
                });
 }
 
@@ -103,7 +103,7 @@ void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
                [request, inode, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
                  const Status removed = filesystem.attributes().RemoveXattr(caller.context, InodeId{inode}, name);
                  if (!removed.ok()) return ReplyInodeError(request, removed.error());
-                 fuse_reply_err(request, 0);
+                 filesystem.attributes().WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
                });
 }
 

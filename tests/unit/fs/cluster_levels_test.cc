@@ -58,6 +58,26 @@ TEST_F(ClusterLevelsTest, ADirectoryHasALevelOfItsOwn) {
   EXPECT_TRUE(host(0).fs->attributes().ListXattrs({}, scratch)->empty());
 }
 
+TEST_F(ClusterLevelsTest, ALevelCountsOnAllHostsOnceItsCallHasReturned) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("scratch");
+  auto level_elsewhere = [&] {
+    return *Host::Await<std::string>(
+        [&](Done<std::string> done) { host(1).fs->attributes().GetXattr(directory, "user.cairnfs.level", done); });
+  };
+  for (const char* level : {"local", "replicated", "local"}) {
+    level_elsewhere();  // so that the host knows the one before
+    ASSERT_TRUE(host(0)
+                    .fs->attributes()
+                    .SetXattr({}, directory, "user.cairnfs.level", level, meta::Namespace::XattrMode::kSet)
+                    .ok());
+    ASSERT_TRUE(Host::Await<void>([&](Done<void> done) {
+                  host(0).fs->attributes().WhenItCounts("user.cairnfs.level", {}, [done] { done({}); });
+                }).ok());
+    EXPECT_EQ(level_elsewhere(), level);
+  }
+}
+
 // Every host reads all levels again and again: none may stay behind, whoever knew of it.
 TEST_F(ClusterLevelsTest, ALevelGoesWithItsDirectory) {
   MakeHosts(2);
