@@ -252,6 +252,19 @@ class ErrorTest(Case):
             saver.save(self.good, self.path("state"))
         self.assertEqual(os.listdir(self.folder), [])
 
+    def test_ranks_of_a_host_share_what_a_ring_may_take(self):
+        code = (
+            "import sys, cairnfs, numpy\n"
+            "print(cairnfs.Saver().save({'a': numpy.zeros(5)}, sys.argv[1]).ring_bytes)\n"
+        )
+        taken = {}
+        for ranks in ("1", "1000000", "no number"):
+            done = subprocess.run([sys.executable, "-c", code, self.path(ranks)], check=True, capture_output=True,
+                                  text=True, timeout=120, env={**os.environ, "LOCAL_WORLD_SIZE": ranks})
+            taken[ranks] = int(done.stdout)
+        self.assertLess(taken["1000000"], taken["1"])
+        self.assertEqual(taken["no number"], taken["1"])
+
     def test_names_and_metadata(self):
         for name in ("", "a\0b", 5, None, b"a", "\ud800"):
             self.refuse(errors.InvalidError, ["no name of a tensor"], {name: self.array((3,))})

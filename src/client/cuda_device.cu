@@ -13,6 +13,7 @@
 #include <string>
 
 #include "client/address_ranges.h"
+#include "base/machine_limits.h"
 #include "client/device.h"
 
 namespace cairnfs::client {
@@ -310,6 +311,8 @@ class CudaDevices final : public Devices {
     if (device == nullptr) return AllocateOrdinary(bytes);
     const Current current(device->context());
     CAIRNFS_RETURN_IF_ERROR(current.status());
+    // Of more than there is CUDA says many things.
+    if (bytes > UsableMemory()) return AllocateOrdinary(bytes);
     void* memory = nullptr;
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
     const Status status = Failed(error, std::to_string(bytes) + " bytes to be pinned");

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "base/machine_limits.h"
@@ -14,6 +17,14 @@ namespace {
 constexpr uint64_t kHostRingBytes = 64 * kMiB;
 constexpr uint64_t kOwnRingBytesMin = 8 * kMiB;
 constexpr uint32_t kCopiesInFlight = 4;
+
+// How many ranks this host has, as torchrun tells each of them: pinned memory is not swapped, and all take of it.
+uint64_t RanksOfHost() {
+  const char* text = std::getenv("LOCAL_WORLD_SIZE");
+  uint64_t ranks = 1;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), ranks);
+  return std::max<uint64_t>(ranks, 1);
+}
 
 }  // namespace
 
@@ -68,7 +79,7 @@ Status Saver::ReserveMemory(const Layout& layout) {
   scratch_.resize(writers_);
   for (auto& scratch : scratch_) scratch.resize(kHostSpanBytes);
   if (options_.ring_bytes != 0) return ring_.Reserve(options_.ring_bytes);
-  uint64_t wanted = std::min(layout.device_tensor_bytes + kHostRingBytes, UsableMemory() / 4);
+  uint64_t wanted = std::min(layout.device_tensor_bytes + kHostRingBytes, UsableMemory() / 4 / RanksOfHost());
   for (;;) {
     const Status status = ring_.Reserve(std::max(wanted, kOwnRingBytesMin));
     if (status.ok() || status.error().code != ErrorCode::kExhausted || wanted <= kOwnRingBytesMin) return status;

@@ -26,7 +26,9 @@ def run(script, library, folder):
             tests[tool] = "not run: no compute-sanitizer on PATH or in /usr/local/cuda/bin"
             continue
         done = subprocess.run(command(program, tool, script, library, folder), check=False, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ})
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              # Behind torch's cache a read past the end of a tensor is one of memory that is there.
+                              env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
         tests[tool] = "passed" if done.returncode == 0 else "failed"
         if done.returncode != 0:
             errors[tool] = f"ended with {done.returncode}: {done.stdout[-2000:]}"
