@@ -143,7 +143,7 @@ class Inode {
   RangeSet written_under_pages GUARDED_BY(mutex);
   Clock::time_point written_under_pages_at GUARDED_BY(mutex);  // the last of it
 
-  // Set-id bits and capabilities (set_id.cc).
+  // Set-id bits and capabilities (privileges.cc).
   uint64_t privileges_given GUARDED_BY(mutex) = 0;  // changes that may have set no_capability or no_set_id wrong
   // Set-id bits that the kernel was told, and may still trust. Set with the lock held.
   std::atomic<uint32_t> told_set_id{0};
