@@ -112,6 +112,17 @@ def what_was_not_run_is_said_first():
     assert text.splitlines()[2] == "NOT RUN: racecheck, memcheck: no sanitizer", text
 
 
+def one_measurement_alone():
+    with Scratch() as scratch:
+        run("/usr/bin/python3", PROGRAM, "--cpu", "--bytes", "8MiB", "--rounds", "1", "--only", "loads", "--dir",
+            scratch.path, "--out", scratch.path, "--library", LIBRARY, cwd=scratch.path)
+        with open(os.path.join(scratch.path, "gpu-check.json"), encoding="utf-8") as file:
+            found = json.load(file)
+        assert found["tests"] == {"checks": "not run: --only leaves them out"}, found["tests"]
+        assert not [name for name in found["figures"] if "chain" in name], found["figures"]
+        assert rows_of(found)["load: rate / min(as many readers, pinned copies)"]["figure"] is not None
+
+
 def without_a_gpu():
     if glob.glob("/dev/nvidia*") or shutil.which("nvidia-smi"):
         raise Skip("there is a GPU")
@@ -144,4 +155,4 @@ def a_gpu_that_cannot_be_used():
 if __name__ == "__main__":
     seed_from_arguments()
     sys.exit(run_cases((goals_are_judged, sanitizers_are_run, what_was_not_run_is_said_first, without_a_gpu,
-                        a_gpu_that_cannot_be_used, on_cairnfs)))
+                        a_gpu_that_cannot_be_used, one_measurement_alone, on_cairnfs)))
