@@ -313,7 +313,7 @@ int RunGc(const Target& target, bool json) {
     if (json || !progress.running()) return;
     line.Show(GcLine(progress));
     // In a file, one line for each phase.
-    if (!line.is_shown() && progress.phase() != last_phase) fmt::print(stderr, "{}\n", GcLine(progress));
+    if (!line.is_shown() && progress.phase() != last_phase) fmt::print(stderr, "cairnfs: {}\n", GcLine(progress));
     last_phase = progress.phase();
   });
   line.Clear();
@@ -349,7 +349,9 @@ int RunCheck(const CheckCommand& command) {
   auto result = daemon::CheckOffline(options);
   line.Clear();
   if (!result.ok()) return Fail(result.error());
-  if (result->chunks_found) fmt::print(stderr, "index rebuilt: {} chunks found\n", *result->chunks_found);
+  if (result->chunks_found && !command.json) {
+    fmt::print(stderr, "cairnfs: index rebuilt: {} chunks found\n", *result->chunks_found);
+  }
   control::CheckReply reply;
   control::ToMessage(result->report, reply);
   return PrintCheck(reply, result->last_end, command.json);

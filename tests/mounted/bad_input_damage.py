@@ -5,11 +5,13 @@ Run as root."""
 import contextlib
 import errno
 import glob
+import json
 import os
 import random
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -280,7 +282,10 @@ def rebuilt_index_finds_everything(seed):
     with Scratch() as scratch:
         files = [(f"file-{index}", rng.randbytes(rng.randrange(1, 3 << 20))) for index in range(12)]
         mount = made_data(scratch, files)
-        expect(call(program("cairnfs"), "check", "--rebuild-index", "--data", mount.data), 0, "index rebuilt", "clean")
+        rebuild = [program("cairnfs"), "check", "--rebuild-index", "--data", mount.data]
+        expect(call(*rebuild), 0, "cairnfs: index rebuilt", "clean")
+        done = subprocess.run([*rebuild, "--json"], capture_output=True, text=True, check=True)
+        assert done.stderr == "" and json.loads(done.stdout)["clean"], done
         mount.mount()
         assert reads_right_or_not_at_all(mount, files, "rebuilt") == 0
         mount.umount()
