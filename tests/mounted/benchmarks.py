@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """tools/bench still measures what it says: its smallest run has each row with its figures, and those goals are met that no
 clock is needed for. Run as root; CAIRNFS_BUILD_DIR is a build with -Dbenchmarks=true.
+
+Of the rows whose goals all need a clock the seed chooses three. Options: --seed N; --all, every row; names of cases run
+these alone.
 """
 
 import json
 import os
+import random
 import sys
 import types
 
@@ -13,7 +17,7 @@ SUITE = os.path.join(SOURCE, "benchmarks", "suite")
 sys.path[:0] = [os.path.join(SOURCE, "tests", "support"), SUITE]
 import bench
 import report
-from cairnfs_mount import Scratch, run, run_cases
+from cairnfs_mount import Scratch, run, run_cases, seed_from_arguments
 from measuring import Row, take_turns
 
 # Without those that install Python packages or compile what is measured beside CairnFS. What each row's name begins with.
@@ -29,11 +33,17 @@ EXPERIMENTS = {
     "start": ("start: ",),
     "memory": ("memory of the daemon",),
 }
+ALWAYS = ("unchanged", "readers", "copy", "overwrite")
 WITHOUT_CLOCK = ("bytes on disk, share of the checkpoint", "bytes written, share of the checkpoint",
                  "disk reads over size", "written beside new chunks")
 
 
-def goals_are_weighed(_):
+def experiments(seed):
+    others = [name for name in EXPERIMENTS if name not in ALWAYS]
+    return [*ALWAYS, *(others if "--all" in sys.argv else random.Random(seed).sample(others, 3))]
+
+
+def goals_are_weighed(*_):
     row = Row("a row")
     row.figure("ours", [2.0, 4.0, 3.0], "s")
     row.figure("theirs", [6.0, 6.0, 6.0], "s")
@@ -55,7 +65,7 @@ def goals_are_weighed(_):
     assert sum("NOT MET" in line for line in lines) == 2 and "no such program" in lines[-1], lines
 
 
-def turns_are_taken_in_order(_):
+def turns_are_taken_in_order(*_):
     """And the first round does not count."""
     calls = []
 
@@ -68,7 +78,7 @@ def turns_are_taken_in_order(_):
     assert series.get("a", "total_s") == [3, 6] and series.rates("b", 20) == [5, 4], series.values
 
 
-def a_failure_ends_one_row(scratch):
+def a_failure_ends_one_row(scratch, _):
     def fail(_):
         with open(os.path.join(scratch.path, "plain", "left"), "w", encoding="ascii"):
             raise AssertionError("it does not hold what was saved")
@@ -81,17 +91,18 @@ def a_failure_ends_one_row(scratch):
     assert not os.listdir(scratch.directory("plain"))
 
 
-def every_row_is_measured(scratch):
+def every_row_is_measured(scratch, seed):
+    chosen = experiments(seed)
     build = os.environ.get("CAIRNFS_BUILD_DIR", os.path.join(SOURCE, "build-bench"))
     figures, plots, table = (os.path.join(scratch.path, name) for name in ("bench.json", "plots", "table.md"))
     run(os.path.join(SOURCE, "tools", "bench"), "--build", build, "--no-build", "--quick", "--size", "64M", "--rounds", 1,
-        "--data", scratch.path, "--json", figures, "--plots", plots, "--markdown", table, "--only", *EXPERIMENTS,
+        "--data", scratch.path, "--json", figures, "--plots", plots, "--markdown", table, "--only", *chosen,
         timeout=2400)
     with open(figures, encoding="utf-8") as file:
         rows = json.load(file)["rows"]
     measures = [row["measure"] for row in rows]
-    for name, beginnings in EXPERIMENTS.items():
-        for beginning in beginnings:
+    for name in chosen:
+        for beginning in EXPERIMENTS[name]:
             assert any(measure.startswith(beginning) for measure in measures), (name, beginning, measures)
     for row in rows:
         assert not row["cannot_run"] and not any("cannot run" in note for note in row["notes"]), row
@@ -102,13 +113,13 @@ def every_row_is_measured(scratch):
     assert {check["name"] for _, check in held} == set(WITHOUT_CLOCK), held
     assert all(check["met"] for _, check in held), held
     assert os.listdir(plots) and os.path.getsize(table) > 0
-    return f"{len(rows)} rows, {len(held)} goals without a clock"
+    return f"{', '.join(chosen)}: {len(rows)} rows, {len(held)} goals without a clock"
 
 
 def main():
     with Scratch() as scratch:
         return run_cases((goals_are_weighed, turns_are_taken_in_order, a_failure_ends_one_row, every_row_is_measured),
-                         scratch)
+                         scratch, seed_from_arguments())
 
 
 if __name__ == "__main__":
