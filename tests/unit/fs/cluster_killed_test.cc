@@ -162,7 +162,7 @@ TEST_F(ClusterKilledTest, WhoIsKilledDoesNotWaitForTheStoreToPublish) {
   std::atomic<bool> is_asked{false}, may_answer{false};
   host(0).gate->refuse = [&](const kv::Transaction&) -> std::optional<Error> {
     is_asked = true;
-    while (!may_answer) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!may_answer) Clock::SleepFor(std::chrono::milliseconds(1));
     return std::nullopt;
   };
   ExpectInterrupted(KillOnce([&] { return is_asked.load(); },
