@@ -33,4 +33,14 @@ std::string Printable(std::string_view text) {
   return printable;
 }
 
+std::string PrintableAscii(std::string_view text) {
+  std::string printable;
+  printable.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    printable += byte >= ' ' && byte < kDelete ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
+  return printable;
+}
+
 }  // namespace cairnfs

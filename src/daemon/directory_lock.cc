@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/user.h"
 
 namespace cairnfs::daemon {
@@ -22,17 +23,8 @@ namespace {
 constexpr auto kStoppingWaitMax = std::chrono::seconds(30);
 constexpr auto kHolderWaitMax = std::chrono::seconds(1);
 
-// Any bytes may stand in LOCK once the directory was damaged or restored. Only printable ones may reach a terminal.
-std::string Printable(std::string_view line) {
-  std::string text;
-  for (const char c : line) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
-  }
-  return text;
-}
-
-// LOCK as it was found. While it is being written more lines may follow, since Write cuts them off last.
+// LOCK as it was found: any bytes may stand there once the directory was damaged or restored. While it is being written
+// more lines may follow, since Write cuts them off last.
 struct LockLines {
   std::string user;  // of the directory, who may be gone: "PID state"; or how the last one ended
   std::string left;  // by whoever served last; the same, unless `user` only looks, or starts
@@ -64,7 +56,7 @@ Result<LockLines> ReadLockFile(const std::string& data_path) {
   std::optional<LockLines> lines = fd >= 0 ? ReadLockLines(fd) : std::nullopt;
   const int error = errno;
   if (fd >= 0) close(fd);
-  if (lines) return LockLines{Printable(lines->user), Printable(lines->left)};
+  if (lines) return LockLines{PrintableAscii(lines->user), PrintableAscii(lines->left)};
   if (error == ENOENT || error == EACCES) return LockLines();
   return ErrnoError(error, "cannot read " + path);
 }
@@ -74,7 +66,7 @@ std::string HolderOf(const std::string& lock_text) {
   const std::string pid = PidOf(lock_text);
   if (pid.empty()) return "another process";
   const std::string state = space == std::string::npos ? "running" : lock_text.substr(space + 1);
-  return fmt::format("process {} ({})", pid, Printable(state));
+  return fmt::format("process {} ({})", pid, PrintableAscii(state));
 }
 
 // Threads of a killed process that wait for the disk hold the lock until the disk has answered.
@@ -143,7 +135,7 @@ Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Take(int directory, const 
   std::unique_ptr<DirectoryLock> taken(new DirectoryLock(lock, path));
   CAIRNFS_RETURN_IF_ERROR(WaitForLock(lock, path));
   taken->left_before_ = ReadLockLines(lock).value_or(LockLines()).left;
-  taken->previous_ = Printable(taken->left_before_);
+  taken->previous_ = PrintableAscii(taken->left_before_);
   return taken;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/coding.h"
 #include "base/failpoint.h"
+#include "base/printable.h"
 #include "kv/local_store_format.h"
 
 namespace cairnfs::kv {
@@ -17,20 +18,6 @@ constexpr size_t kEntryOverheadBytes = 128;
 
 // For 30,000 to 50,000 keys: so a directory of 10,000 files is listed, and removed, without reads of RocksDB.
 constexpr size_t kReadCacheBytes = 16 * kMiB;
-
-std::string PrintableKey(std::string_view key) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string text;
-  for (char c : key) {
-    auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7f) {
-      text.push_back(c);
-    } else {
-      text += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    }
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -48,7 +35,7 @@ std::string EncodeStored(uint64_t revision, std::string_view value) {
 
 Result<StoredValue> DecodeStored(std::string_view engine_key, std::string_view text) {
   if (text.size() < kRevisionBytes) {
-    return MakeError(ErrorCode::kCorrupt, "the stored value of key '" + PrintableKey(engine_key) + "' has " +
+    return MakeError(ErrorCode::kCorrupt, "the stored value of key '" + PrintableAscii(engine_key) + "' has " +
                                               std::to_string(text.size()) + " bytes, too few for its revision");
   }
   Decoder decoder(text);

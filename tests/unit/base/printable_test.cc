@@ -18,5 +18,10 @@ TEST(Printable, AllElseStays) {
   EXPECT_EQ(Printable(""), "");
 }
 
+TEST(Printable, OfKeysOnlyAsciiStays) {
+  EXPECT_EQ(PrintableAscii("E ~\x7f\n"), "E ~\\x7f\\x0a");
+  EXPECT_EQ(PrintableAscii("\xc3\x9f\xff"), "\\xc3\\x9f\\xff");
+}
+
 }  // namespace
 }  // namespace cairnfs
