@@ -10,7 +10,6 @@
 #include "base/printable.h"
 #include "daemon/size_text.h"
 #include "json_text.h"
-#include "output.h"
 
 namespace cairnfs::tools {
 namespace {

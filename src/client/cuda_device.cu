@@ -12,8 +12,8 @@
 #include <set>
 #include <string>
 
-#include "client/address_ranges.h"
 #include "base/machine_limits.h"
+#include "client/address_ranges.h"
 #include "client/device.h"
 
 namespace cairnfs::client {

@@ -269,7 +269,7 @@ TEST_F(ClusterSetupTest, WritesQuotesAndLettersOfAnyScript) {
 }
 
 TEST_F(ClusterSetupTest, SaysThatWhatAnswersServesNoMetadata) {
-  grpc::CallbackGenericService none;  // every call is unimplemented
+  grpc::CallbackGenericService none;  // answers every call with gRPC's UNIMPLEMENTED
   grpc::ServerBuilder builder;
   int port = 0;
   builder.RegisterCallbackGenericService(&none);
