@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "command.h"
 #include "daemon_process.h"
@@ -25,6 +26,8 @@ namespace cairnfs::testing {
 namespace {
 
 constexpr unsigned kRoundsPerFailpointMax = 10;
+// What only a start passes, and only after a kill at the second.
+const std::map<std::string, std::string> kPassedAfterKillAt = {{"store.journal_replayed", "store.journal_written"}};
 // The fixed rest. Segments of 4 MiB: one open, those prepared for it, 8 MiB of freed ones that are kept. RocksDB: two
 // write-ahead logs of a write buffer (32 MiB) each, what it preallocates for the next, and its own log.
 constexpr uint64_t kSegmentsRest = 24 << 20;
@@ -147,6 +150,12 @@ class KillTest {
     std::string failpoint = round_ % 3 == 2 && round_ < options_.rounds ? "" : NextFailpoint();
     if (failpoint.empty() && random_.OneIn(2) && !failpoints_.empty()) failpoint = random_.Pick(failpoints_);
     if (!options_.only.empty()) failpoint = options_.only;
+    recovery_failpoint_.clear();
+    if (auto before = kPassedAfterKillAt.find(failpoint); before != kPassedAfterKillAt.end()) {
+      ++tries_[failpoint];
+      recovery_failpoint_ = failpoint;
+      failpoint = before->second;
+    }
     std::string armed;
     if (!failpoint.empty()) {
       // The first try lets it pass a few times, later ones kill at once.
@@ -227,13 +236,14 @@ class KillTest {
 
   // The start after a crash, which is sometimes killed too, and once more.
   bool Recover() {
-    for (int i = 0; i < 2 && random_.OneIn(2); ++i) {
+    for (int i = 0; i < 2 && (!recovery_failpoint_.empty() || random_.OneIn(2)); ++i) {
       std::vector<std::string> missing;
       for (const std::string& name : failpoints_) {
         if (hits_[name] == 0 && !name.starts_with("daemon.")) missing.push_back(name);
       }
       std::string name = !options_.only.empty() ? options_.only : random_.Pick(missing.empty() ? failpoints_ : missing);
       if (random_.OneIn(3)) name = random_.Pick(std::vector<std::string>{"fs.start_orphans", "store.open_sealed"});
+      if (!recovery_failpoint_.empty()) name = std::exchange(recovery_failpoint_, "");
       auto started = daemon_.Start(name + "=kill");
       bool died_there = started == DaemonProcess::Started::kDied && daemon_.last_end() == "signal 9";
       hits_[name] += died_there;
@@ -371,6 +381,7 @@ class KillTest {
   DaemonProcess daemon_;
   std::vector<std::string> failpoints_;
   std::map<std::string, unsigned> hits_, tries_;
+  std::string recovery_failpoint_;  // where the start after this round's crash is to be killed
   unsigned round_ = 0;
   std::vector<std::string> kept_;                // directories of earlier rounds
   std::map<std::string, TreeLines> kept_lines_;  // some of them, with contents
