@@ -150,8 +150,7 @@ struct MountCommands {
   UmountCommand umount;
 };
 struct StoreCommands {
-  Target target;
-  bool json = false;
+  GcCommand gc;
   std::string wait_path;
   bool wait_json = false;
   CheckCommand check;
@@ -200,9 +199,11 @@ void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
 
 void AddGcAndCheck(CLI::App& app, StoreCommands& commands, int& exit_code) {
   auto* gc_command = app.add_subcommand("gc", "collect unreferenced chunks now");
-  AddTarget(*gc_command, commands.target);
-  gc_command->add_flag("--json", commands.json, "print JSON");
-  gc_command->callback([&] { exit_code = RunGc(commands.target, commands.json); });
+  AddTarget(*gc_command, commands.gc.target);
+  gc_command->add_flag("--after-restore", commands.gc.after_restore,
+                       "allow collections again after the cluster's metadata went back to an older state");
+  gc_command->add_flag("--json", commands.gc.json, "print JSON");
+  gc_command->callback([&] { exit_code = RunGc(commands.gc); });
 
   CheckCommand& check = commands.check;
   auto* check_command = app.add_subcommand("check", "read and verify everything; works with and without a daemon");

@@ -68,6 +68,27 @@ std::string RepairText(const Repair& repair) {
       left < 0 ? "end not known yet" : "about " + DurationText(static_cast<uint64_t>(std::ceil(left))) + " left");
 }
 
+// Of the last collection, as the nodes tell it.
+std::string CollectionText(const control::ClusterReply& reply) {
+  if (!reply.collection_held_up().empty()) {
+    return "held up: " + Printable(reply.collection_held_up()) + " (cairnfs gc --after-restore allows it)";
+  }
+  uint64_t bytes_freed = 0, latest = UINT64_MAX;
+  std::string waits, errors;
+  for (const control::Node& node : reply.nodes()) {
+    const control::NodeCollection& part = node.collection();
+    if (!node.has_collection()) continue;
+    bytes_freed += part.bytes_freed();
+    const bool is_over = part.phase() == "done" || part.phase() == "failed";
+    if (!is_over) waits += (waits.empty() ? "" : ", ") + Printable(node.name()) + " (" + part.phase() + ")";
+    if (is_over) latest = std::min(latest, part.ended_seconds_ago());
+    if (!part.error().empty()) errors += "; " + Printable(node.name()) + ": " + Printable(part.error());
+  }
+  if (!waits.empty()) return "runs on " + waits + errors;
+  if (latest == UINT64_MAX) return "none yet";
+  return fmt::format("{} ago, {} freed on all nodes{}", DurationText(latest), FormatSize(bytes_freed), errors);
+}
+
 // Of a reply that has both numbers.
 bool IsLowered(const auto& reply) { return reply.min_replicas() < reply.copies(); }
 
@@ -139,6 +160,7 @@ std::string ClusterText(const control::ClusterReply& reply) {
   line("copying", FormatSize(repair.unacknowledged_bytes) + " written that lack copies yet");
   line("missing", fmt::format("{} copies of stored chunks", repair.missing_copies));
   line("repair", RepairText(repair));
+  line("collection", CollectionText(reply));
   return text + "\n" + NodesText(reply);
 }
 

@@ -304,12 +304,15 @@ int RunWait(const std::string& named, bool json) {
   return daemon::kExitDone;
 }
 
-int RunGc(const Target& target, bool json) {
-  auto located = LocateDaemon(target);
+int RunGc(const GcCommand& command) {
+  const bool json = command.json;
+  auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());
   ProgressLine line(!json);
   std::string last_phase;
-  auto result = located->client.Gc([&](const control::GcProgress& progress) {
+  control::GcRequest request;
+  request.set_after_restore(command.after_restore);
+  auto result = located->client.Gc(request, [&](const control::GcProgress& progress) {
     if (json || !progress.running()) return;
     line.Show(GcLine(progress));
     // In a file, one line for each phase.

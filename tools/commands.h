@@ -27,11 +27,16 @@ struct CheckCommand {
   bool rebuild_index = false, json = false;
 };
 
+struct GcCommand {
+  Target target;
+  bool after_restore = false, json = false;
+};
+
 int RunMount(const MountCommand& command);
 int RunUmount(const UmountCommand& command);
 int RunStatus(const StatusCommand& command);
 int RunWait(const std::string& named, bool json);
-int RunGc(const Target& target, bool json);
+int RunGc(const GcCommand& command);
 int RunCheck(const CheckCommand& command);
 
 // Makes the path absolute by its text alone, without looking at the file.

@@ -22,7 +22,7 @@ void AddOnce(Holders& holders, const NodeId& node) {
 
 PeerSession Situation::SessionOf(const NodeId& node) const {
   const NodeInfo* info = members->Find(node);
-  return {node, info != nullptr && info->state == NodeState::kUp ? info->session : 0};
+  return {node, info != nullptr && info->state == NodeState::kUp ? info->session : 0, epoch};
 }
 
 size_t Situation::CountTaking() const {
@@ -178,6 +178,22 @@ ChunkCopies::Actions ChunkCopies::OnSessionsLost(const Situation& situation, con
   return Advance(situation);
 }
 
+// What no Sync waits for counts for nobody: it ends unconfirmed.
+ChunkCopies::Actions ChunkCopies::OnEpoch(const Situation& situation) {
+  if (is_done()) return {};
+  if (sequence() == 0) {
+    are_unconfirmed_ = true;
+    return {};
+  }
+  holders_.clear();
+  confirming_.clear();
+  are_unconfirmed_ = is_under_replicated_ = false;
+  has_list_changed_ = true;
+  failure_.reset();
+  load_again_at_ = {};
+  return Ask(situation);
+}
+
 // Of one that was only covered the bytes may be nowhere else, for all that this node knows.
 void ChunkCopies::OnPutAgain(std::vector<io::Slice> bytes) {
   assert(NeedsBytes());
@@ -248,8 +264,18 @@ ChunkCopies::Actions ChunkCopies::Ask(const Situation& situation) {
 ChunkCopies::Actions ChunkCopies::ConfirmTargets(const Situation& situation) {
   state_ = State::kConfirming;
   confirming_ = OtherTargets(situation);
+  if (is_covered()) AddFullTargets(situation);
   if (confirming_.empty()) return Replicate(situation);
   return {.confirm = confirming_};
+}
+
+// One that its home does not know may lie on nodes that take no more chunks.
+void ChunkCopies::AddFullTargets(const Situation& situation) {
+  constexpr size_t kAskedMax = 8;
+  for (const NodeInfo* node : First(*situation.reachable, digest(), kAskedMax)) {
+    const bool is_full = situation.IsUp(node->id) && !node->takes_chunks();
+    if (node->id != situation.self && is_full) AddOnce(confirming_, node->id);
+  }
 }
 
 ChunkCopies::Actions ChunkCopies::Replicate(const Situation& situation) {

@@ -23,10 +23,12 @@
 
 namespace cairnfs::cluster {
 
-// A node in the session that it had when it was asked or sent something: what it says counts in that session alone.
+// A node in the session that it had when it was asked or sent something, and the epoch of this host (BeginEpoch): what
+// it says counts in these alone.
 struct PeerSession {
   NodeId node;
   uint64_t session = 0;  // 0: it had none
+  uint64_t epoch = 0;
 };
 
 // By what an event is judged.
@@ -39,11 +41,12 @@ struct Situation {
   Clock::time_point now;
   bool store_fails;  // this node's own store refuses
   bool may_load;     // a chunk's bytes may be read to be stored here
+  uint64_t epoch = 0;
 
   PeerSession SessionOf(const NodeId& node) const;
   bool IsUp(const NodeId& node) const { return SessionOf(node).session != 0; }
   bool Counts(const PeerSession& peer) const {
-    return peer.session != 0 && SessionOf(peer.node).session == peer.session;
+    return peer.session != 0 && peer.epoch == epoch && SessionOf(peer.node).session == peer.session;
   }
   size_t CountTaking() const;  // nodes that take chunks
   size_t CopiesWanted(size_t domain_copies) const { return std::max(copies, domain_copies); }
@@ -152,6 +155,14 @@ class ChunkCopies : public ChunkIdentity {
   Actions OnLoadFailed(const Situation& situation, const NodeId& node, const Error& error);
   // What these nodes acknowledged counts no more.
   Actions OnSessionsLost(const Situation& situation, const std::vector<NodeId>& nodes);
+  // A new epoch: what any node acknowledged counts no more, and whoever has the chunk is asked anew.
+  Actions OnEpoch(const Situation& situation);
+  // Whether its bytes cannot be collected under whoever waits for it: in this epoch some node has said that it has it,
+  // or it lies on this node, or in its memory. Also true where no node has it, all of which have answered.
+  bool is_safe() const {
+    return is_done() || sequence() == 0 || IsLost() || local_ == Local::kStored || !holders_.empty() ||
+           (!is_covered() && !bytes_.empty());
+  }
   // It was put once more. REQUIRES: NeedsBytes(), or nothing is to be done.
   bool NeedsBytes() const { return !is_done() && (failure_ || is_covered()); }
   void OnPutAgain(std::vector<io::Slice> bytes);
@@ -163,6 +174,7 @@ class ChunkCopies : public ChunkIdentity {
   bool DropBytes();
 
   State state() const { return state_; }
+  bool has_copy() const { return CountCopies() > 0; }
   Local local() const { return local_; }
   bool is_done() const { return state_ == State::kDone; }
   bool is_under_replicated() const { return is_under_replicated_; }
@@ -182,11 +194,15 @@ class ChunkCopies : public ChunkIdentity {
   }
 
  private:
+  bool IsLost() const {
+    return failure_ && (failure_->code == ErrorCode::kNotFound || failure_->code == ErrorCode::kCorrupt);
+  }
   size_t CountCopies() const { return holders_.size() + (local_ == Local::kStored ? 1 : 0); }
   Holders ExpectedHolders(const Situation& situation) const;
   std::vector<NodeId> OtherTargets(const Situation& situation) const;
   Actions Ask(const Situation& situation);
   Actions ConfirmTargets(const Situation& situation);
+  void AddFullTargets(const Situation& situation);
   Actions Replicate(const Situation& situation);
   Actions Advance(const Situation& situation);
   void ChooseTargets(const Situation& situation, Actions& actions);

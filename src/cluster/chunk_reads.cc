@@ -94,7 +94,7 @@ void ChunkReads::NoteDamaged(const Digest& digest) {
 
 // False: it stays damaged.
 bool ChunkReads::Replace(const Digest& digest, const store::ChunkData& data) {
-  auto put = parts_.commit.Put(digest, data.slices);
+  auto put = parts_.commit.Put(digest, data.slices, /*holders=*/{});
   if (!put.ok()) {
     spdlog::error("chunk {} is damaged here and could not be replaced: {}", digest.ToHex(), put.error().message);
   } else if (put->is_new) {

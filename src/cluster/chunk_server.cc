@@ -44,8 +44,9 @@ void ChunkServer::HandleHas(const NodeId& caller, const PeerMessage& request, Pe
 void ChunkServer::StorePending(const std::vector<Digest>& digests) {
   for (Replicator::Storing& one : parts_.replicator.FindStoring(digests)) {
     // Its own put may have set a newer list by now.
-    parts_.commit.SetHoldersIfNone(one.digest, one.announced.empty() ? Holders{parts_.self} : std::move(one.announced));
-    static_cast<void>(parts_.commit.Put(one.digest, one.bytes));  // its own put tells
+    const Holders holders = one.announced.empty() ? Holders{parts_.self} : std::move(one.announced);
+    parts_.commit.SetHoldersIfNone(one.digest, holders);
+    static_cast<void>(parts_.commit.Put(one.digest, one.bytes, holders));  // its own put tells
   }
 }
 
@@ -76,7 +77,7 @@ PutAnswer ChunkServer::StoreReceived(const PutItem& item, const std::vector<io::
   for (const io::Slice& slice : slices) digester.Update(slice.bytes());
   if (!chunking::Names(item.digest, digester.Finish())) return PutAnswer::kCorrupt;
   parts_.commit.SetHolders(item.digest, item.holders);
-  auto put = parts_.commit.Put(item.digest, slices);
+  auto put = parts_.commit.Put(item.digest, slices, item.holders);
   if (!put.ok()) {
     if (put.error().code == ErrorCode::kNoSpace) return PutAnswer::kNoSpace;
     spdlog::error("a chunk from another node is not stored: {}", put.error().message);

@@ -27,7 +27,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   ~ClusterChunkStoreImpl() override;
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
-  Result<store::ChunkPin> Pin(const Digest& digest) override;
+  Result<store::ChunkPin> Pin(const Digest& digest, size_t size) override;
   std::vector<bool> Has(std::span<const Digest> digests) override;
   void Get(const Digest& digest, store::ChunkCallback done) override { reads_.Get(digest, std::move(done)); }
   void GetForReader(const Digest& digest, store::ChunkCallback done) override {
@@ -49,6 +49,10 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
     return static_cast<size_t>(std::count(is_awaited.begin(), is_awaited.end(), true));
   }
   Status AwaitHealing(const Context& context) override { return reads_.AwaitHealing(context); }
+  void BeginEpoch() override { replicator_.BeginEpoch(); }
+  Status AwaitSafe(const Context& context) override { return replicator_.AwaitSafe(context); }
+  void HoldRepair(bool hold) override { repair_->Hold(hold); }
+  Status ForgetHolders(const Context& context, const store::LiveTest& live) override;
   ClusterChunkStats ClusterStats() const override;
   void SetMinReplicas(unsigned min_replicas) override { replicator_.SetMinReplicas(min_replicas); }
   void SetRepairRate(uint64_t bytes_per_second_max) override;
@@ -63,6 +67,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   void LookWhetherFull();
 
   store::LocalChunkStore& local_;
+  kv::KvEngine& engine_;
   Membership& membership_;
   const PeerTimeouts timeouts_;
   const NodeId self_;
@@ -93,6 +98,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
 ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::KvEngine& engine, io::BufferPool& pool,
                                              Membership& membership, const ClusterChunkOptions& options)
     : local_(local),
+      engine_(engine),
       membership_(membership),
       timeouts_(options.timeouts),
       self_(membership.self()),
@@ -140,7 +146,9 @@ ClusterChunkStoreImpl::~ClusterChunkStoreImpl() {
 
 // The pin is made first: what has none may be given up at any moment.
 Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::span<const io::Slice> slices) {
-  store::ChunkPin pin = pins_.Make(this, digest);
+  size_t size = 0;
+  for (const io::Slice& slice : slices) size += slice.size;
+  store::ChunkPin pin = pins_.Make(this, digest, size);
   CAIRNFS_ASSIGN_OR_RETURN(const bool is_new, replicator_.Put(digest, slices));
   return store::PutResult{std::move(pin), is_new};
 }
@@ -148,16 +156,16 @@ Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::s
 std::vector<store::ChunkPin> ClusterChunkStoreImpl::Cover(std::span<const Sized> chunks) {
   std::vector<store::ChunkPin> pins;
   for (const Sized& chunk : chunks) {
-    store::ChunkPin pin = pins_.Make(this, chunk.digest);
+    store::ChunkPin pin = pins_.Make(this, chunk.digest, chunk.size);
     if (replicator_.Cover(chunk)) pins.push_back(std::move(pin));
   }
   return pins;
 }
 
-// Nothing is collected in a cluster yet, so a chunk that a record names is there: nobody is asked.
-Result<store::ChunkPin> ClusterChunkStoreImpl::Pin(const Digest& digest) {
-  store::ChunkPin pin = pins_.Make(this, digest);
-  auto local = local_.Pin(digest);
+Result<store::ChunkPin> ClusterChunkStoreImpl::Pin(const Digest& digest, size_t size) {
+  store::ChunkPin pin = pins_.Make(this, digest, size);
+  if (size > 0) static_cast<void>(replicator_.Cover({digest, size}));
+  auto local = local_.Pin(digest, size);
   if (local.ok()) {
     pins_.KeepLocal(digest, *std::move(local));
   } else if (local.error().code != ErrorCode::kNotFound) {
@@ -202,6 +210,23 @@ Status ClusterChunkStoreImpl::Sync() {
 Status ClusterChunkStoreImpl::SyncLocal() {
   const auto synced = replicator_.Sync({}, SyncScope::kThisNode, SyncPoint::Unreadable::kFails);
   return synced.ok() ? Status() : synced.error();
+}
+
+// Those of chunks that lie here go with their chunk.
+Status ClusterChunkStoreImpl::ForgetHolders(const Context& context, const store::LiveTest& live) {
+  constexpr size_t kListsPerRead = 1024;
+  std::optional<Digest> after;
+  for (;;) {
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the collection was stopped");
+    CAIRNFS_ASSIGN_OR_RETURN(const std::vector<HolderEntry> entries, ScanHolders(engine_, after, kListsPerRead));
+    if (entries.empty()) return {};
+    after = entries.back().digest;
+    std::vector<Digest> dead;
+    for (const HolderEntry& entry : entries) {
+      if (!live(entry.digest)) dead.push_back(entry.digest);
+    }
+    CAIRNFS_RETURN_IF_ERROR(commit_.ForgetHolders(dead));
+  }
 }
 
 void ClusterChunkStoreImpl::SetRepairRate(uint64_t bytes_per_second_max) {

@@ -95,8 +95,8 @@ class ClusterChunkStore : public store::ChunkStore {
   };
   // For chunks that lie on some node and are about to be named where copies are promised: a Sync that begins later
   // waits for the copies of these too, and has them made where they are missing, as if they had been put. SyncLocal
-  // does not. Pins of those that are not known to have their copies: without a pin, what cannot be read is given up.
-  // Any thread; does not block.
+  // waits until one node says that it has it. Pins of those that are not known to have their copies: without a pin,
+  // what cannot be read is given up. Any thread; does not block.
   virtual std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) = 0;
   // Records at level `local` reference these, and their pins go: a Sync waits for their copies all the same. What else
   // has no pin is waited for no longer where no node has room for its copies. Any thread; does not block.
@@ -107,6 +107,19 @@ class ClusterChunkStore : public store::ChunkStore {
   // node, or could not be, and no longer than a minute in which none was: the others stay damaged, and are tried again
   // later. kInterrupted: the context expired, or the store ends.
   virtual Status AwaitHealing(const Context& context) = 0;
+  // A new epoch of the collection (docs/cluster/collection.md): forgets which chunks have their copies, and asks anew
+  // who has those that are pinned to be named; what nodes said before does not count. A Sync that begins later waits
+  // for it. One call at a time; does not wait for other nodes.
+  virtual void BeginEpoch() = 0;
+  // Waits until each chunk of BeginEpoch lies where it cannot be collected: somebody who was asked since has it.
+  // kUnavailable: some did not until the context expired.
+  virtual Status AwaitSafe(const Context& context) = 0;
+  // Repair copies nothing from now on, or does again: where it is not known which chunks are dead it would bring them
+  // back to nodes that have freed them.
+  virtual void HoldRepair(bool hold) = 0;
+  // Before the sweep of this node: forgets who holds those chunks that this node has not, that are not live, and that
+  // nobody has asked for since it records.
+  virtual Status ForgetHolders(const Context& context, const store::LiveTest& live) = 0;
   // How many of these have not the copies yet that a Sync waits for. Any thread; does not block.
   virtual size_t CountUnderReplicated(std::span<const Digest> chunks) = 0;
   virtual class ChunkPeer& peer() = 0;  // what PeerService serves

@@ -22,7 +22,8 @@ GroupCommit::~GroupCommit() {
   thread_.join();
 }
 
-Result<store::PutResult> GroupCommit::Put(const Digest& digest, std::span<const io::Slice> slices) {
+Result<store::PutResult> GroupCommit::Put(const Digest& digest, std::span<const io::Slice> slices,
+                                          const Holders& holders) {
   {
     MutexLock lock(mutex_);
     storing_.insert(digest);
@@ -30,8 +31,25 @@ Result<store::PutResult> GroupCommit::Put(const Digest& digest, std::span<const 
   auto put = local_.Put(digest, slices);
   MutexLock lock(mutex_);
   storing_.erase(storing_.find(digest));
-  if (put.ok() && put->is_new) stored_.insert(digest);
+  if (put.ok() && put->is_new) {
+    stored_.insert(digest);
+    if (!holders.empty()) lists_.try_emplace(digest, holders);
+  }
   return put;
+}
+
+// With the lock, so that no list is told of and written between the look and the deletion.
+Status GroupCommit::ForgetHolders(const std::vector<Digest>& digests) {
+  std::vector<kv::EngineWrite> deletions;
+  MutexLock lock(mutex_);
+  const std::vector<bool> are_unknown = local_.AreUnknown(digests);
+  for (size_t i = 0; i < digests.size(); ++i) {
+    const Digest& digest = digests[i];
+    const bool is_in_use = lists_.contains(digest) || lists_running_.contains(digest) || storing_.contains(digest) ||
+                           stored_.contains(digest) || stored_running_.contains(digest);
+    if (are_unknown[i] && !is_in_use) deletions.push_back({HolderKey(digest), std::nullopt});
+  }
+  return deletions.empty() ? Status() : engine_.Write(deletions, kv::WriteMode::kUnsynced);
 }
 
 void GroupCommit::SetHolders(const Digest& digest, Holders holders) {

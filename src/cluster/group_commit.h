@@ -21,14 +21,19 @@ class GroupCommit {
   ~GroupCommit();  // runs what is asked for, makes durable what was noted since, then ends
   using Done = std::function<void(Status)>;
 
-  // Puts the chunk into the local store; what that says.
-  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) EXCLUDES_LOCK(mutex_);
+  // Puts the chunk into the local store; what that says. `holders`: its list, which was set before. A collection may
+  // have deleted that meanwhile, with an earlier copy of the chunk: then it is set again.
+  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices, const Holders& holders)
+      EXCLUDES_LOCK(mutex_);
   // Replaces the list of who holds the chunk; seen by FindHolders at once. To be set before the chunk is put, so that
   // no chunk is durable here without a list: that is what repair goes by.
   void SetHolders(const Digest& digest, Holders holders) EXCLUDES_LOCK(mutex_);
   // As SetHolders, where no list is known: a process that died may have left a chunk without one. Whether the list that
   // there is then, this or another, is yet to become durable (Commit).
   bool SetHoldersIfNone(const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
+  // Deletes the lists of those of these that are not here, not being stored or told of, and that nobody has asked for
+  // since the collection began. Unsynced.
+  Status ForgetHolders(const std::vector<Digest>& digests) EXCLUDES_LOCK(mutex_);
   // Nullopt: nothing is known.
   std::optional<Holders> FindHolders(const Digest& digest) EXCLUDES_LOCK(mutex_);
   // kNew: stored, and it or its list of holders is not known to be synced.

@@ -74,4 +74,12 @@ Result<std::vector<HolderEntry>> ScanHolders(kv::KvEngine& engine, const std::op
   return entries;
 }
 
+Status VisitHolders(kv::KvEngine& engine, const std::function<void(const Digest&)>& visit) {
+  return engine.Scan(std::string(1, kHolderPrefix), std::string(1, kHolderPrefix + 1), nullptr,
+                     [&](std::string_view key, std::string_view) {
+                       if (const auto digest = ParseHolderKey(key)) visit(*digest);
+                       return true;
+                     });
+}
+
 }  // namespace cairnfs::cluster

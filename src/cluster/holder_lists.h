@@ -36,4 +36,7 @@ struct HolderEntry {
 };
 Result<std::vector<HolderEntry>> ScanHolders(kv::KvEngine& engine, const std::optional<Digest>& after, size_t limit);
 
+// Visits the digest of each list.
+Status VisitHolders(kv::KvEngine& engine, const std::function<void(const Digest&)>& visit);
+
 }  // namespace cairnfs::cluster

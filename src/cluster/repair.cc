@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kEntriesPerScan = 1024;
 constexpr size_t kBytesInFlightMax = 16 * kMiB;
 constexpr std::chrono::seconds kEndWaitMax{60};
+// A collection that takes longer does not keep copies from being made any more.
+constexpr std::chrono::hours kHeldMax{1};
 constexpr size_t kTellsWaitingMax = 32 * 1024;
 constexpr std::chrono::nanoseconds kRepairAgainAfter = std::chrono::seconds(5);
 constexpr std::chrono::nanoseconds kRepairAgainAfterMax = std::chrono::minutes(5);
@@ -41,6 +43,23 @@ void Repair::Kick(Depth depth) {
   MutexLock lock(mutex_);
   kicked_ = std::max(depth, kicked_.value_or(depth));
   wake_.NotifyAll();
+}
+
+void Repair::Hold(bool hold) {
+  MutexLock lock(mutex_);
+  is_held_ = hold;
+  wake_.NotifyAll();
+}
+
+bool Repair::AwaitRelease() {
+  MutexLock lock(mutex_);
+  if (!is_held_) return false;
+  static_cast<void>(context_.WithTimeout(kHeldMax).Wait(mutex_, wake_, [this] {
+    mutex_.AssertHeld();
+    return !is_held_;
+  }));
+  is_held_ = false;
+  return true;
 }
 
 Repair::Progress Repair::progress() const {
@@ -101,6 +120,7 @@ void Repair::Run() {
 }
 
 bool Repair::RunOnce(Depth depth) {
+  AwaitRelease();  // a look at a chunk keeps it from the collection that runs
   SetPhase("scanning");
   // What is short of copies has lists that say so, and these are gone through now.
   RepairNeeds& needs = parts_.needs;
@@ -130,6 +150,10 @@ bool Repair::RunOnce(Depth depth) {
   bool ok = all_seen;
   for (const Todo& one : todo) {
     if (!AwaitInFlight(context_, kBytesInFlightMax)) return true;
+    if (AwaitRelease()) {  // what was found may be dead by now
+      Kick(depth);
+      return true;
+    }
     ok = Copy(one) && ok;
   }
   // Those that are still short of copies are found by the next scan.

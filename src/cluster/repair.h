@@ -43,6 +43,8 @@ class Repair {
   // kLists: what the lists say is taken as true. kHolders: who is named is asked.
   enum class Depth { kLists, kHolders };
   void SetRate(uint64_t bytes_per_second_max) { bytes_per_second_max_ = std::max<uint64_t>(1, bytes_per_second_max); }
+  // Copies nothing from now on, or does again. Any thread; does not block.
+  void Hold(bool hold);
   // Goes through the lists once more. Any thread; does not block.
   void Kick(Depth depth);
   // Now and then, by one thread: looks whether what ended under-replicated is to be tried again.
@@ -81,6 +83,8 @@ class Repair {
   bool CanSpread(const Todo& todo);
   // Until no more bytes are on their way. False: the context expired.
   bool AwaitInFlight(const Context& context, size_t bytes_max) EXCLUDES_LOCK(mutex_);
+  // Whether it had to be waited for that copies may be made. Also returns once the context has expired.
+  bool AwaitRelease() EXCLUDES_LOCK(mutex_);
   void SetPhase(const char* phase);
 
   const Parts parts_;
@@ -106,6 +110,7 @@ class Repair {
   size_t replicating_ GUARDED_BY(mutex_) = 0;
   size_t spreading_ GUARDED_BY(mutex_) = 0;
   const char* phase_ GUARDED_BY(mutex_) = "";
+  bool is_held_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

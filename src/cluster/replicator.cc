@@ -4,10 +4,14 @@
 #include <cassert>
 #include <cstring>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 
 namespace cairnfs::cluster {
 namespace {
+
+// Leaves out what a new epoch is for: what was confirmed before counts, and nobody is asked anew.
+Failpoint skip_epoch("cluster.skip_epoch", Failpoint::Kind::kSkippable);
 
 constexpr std::chrono::milliseconds kRetryInterval{200};
 constexpr size_t kRetriedPerTurn = 1024;
@@ -68,7 +72,8 @@ Situation Replicator::Now() {
           .min_replicas = min_replicas_,
           .now = Clock::Now(),
           .store_fails = failure_.has_value(),
-          .may_load = loads_to_store_ < kLoadsToStoreMax};
+          .may_load = loads_to_store_ < kLoadsToStoreMax,
+          .epoch = epoch_};
 }
 
 void Replicator::SetMinReplicas(unsigned min_replicas) {
@@ -289,6 +294,52 @@ void Replicator::OnNodesChanged(const NodeChanges& changes) {
     }
   }
   RetryUnderReplicated(Turn::kAll);
+}
+
+// What was confirmed is forgotten before the pins are looked at: whoever pins a chunk later asks for it anew.
+void Replicator::BeginEpoch() {
+  if (skip_epoch.PassOrSkip()) return;
+  {
+    MutexLock lock(mutex_);
+    ++epoch_;
+    confirmed_.Clear();
+    std::vector<ChunkPtr> chunks;  // an event may take one out
+    for (const auto& [digest, chunk] : pending_.all()) chunks.push_back(chunk);
+    for (const ChunkPtr& chunk : chunks) Apply(chunk, chunk->OnEpoch(Now()));
+  }
+  const std::vector<ChunkPins::Pinned> pinned = parts_.pins.ToBeNamed();
+  for (const auto& [digest, size] : pinned) static_cast<void>(Cover({digest, size}));
+  std::vector<ChunkPtr> chunks;
+  std::vector<Digest> digests;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [digest, chunk] : pending_.all()) {
+      chunks.push_back(chunk);
+      digests.push_back(digest);
+    }
+    made_safe_ = std::move(chunks);
+  }
+  // This node's own copies count: it records that it was asked for them.
+  static_cast<void>(parts_.local.Has(digests));
+}
+
+Status Replicator::AwaitSafe(const Context& context) {
+  MutexLock lock(mutex_);
+  ++sync_waiters_;
+  PumpReady();
+  const auto are_safe = [this] {
+    mutex_.AssertHeld();
+    std::erase_if(made_safe_, [](const ChunkPtr& chunk) { return chunk->is_safe(); });
+    return made_safe_.empty() || closing_;
+  };
+  // Not each event that makes one safe is told.
+  while (!are_safe() && !context.Expired()) {
+    static_cast<void>(context.WithTimeout(kRetryInterval).Wait(mutex_, changed_, are_safe));
+  }
+  --sync_waiters_;
+  if (made_safe_.empty()) return {};
+  return MakeError(ErrorCode::kUnavailable, std::to_string(made_safe_.size()) +
+                                                " chunks that are being saved are not known to lie on any node yet");
 }
 
 // There may be hundreds of thousands, and others want the lock meanwhile: so many at a time. kSome: one such turn.

@@ -91,6 +91,9 @@ class Replicator {
   bool HasAwaited() EXCLUDES_LOCK(mutex_);
   void AddTo(ClusterChunkStats& stats) const EXCLUDES_LOCK(mutex_);
 
+  // As ClusterChunkStore::BeginEpoch and AwaitSafe.
+  void BeginEpoch() EXCLUDES_LOCK(mutex_);
+  Status AwaitSafe(const Context& context) EXCLUDES_LOCK(mutex_);
   void OnNodesChanged(const NodeChanges& changes) EXCLUDES_LOCK(mutex_);
   void Tick() EXCLUDES_LOCK(mutex_);  // many times per second, by one thread
 
@@ -139,6 +142,8 @@ class Replicator {
   PendingChunks pending_ GUARDED_BY(mutex_);
   PeerQueues queues_ GUARDED_BY(mutex_);
   ConfirmedSet confirmed_ GUARDED_BY(mutex_);
+  uint64_t epoch_ GUARDED_BY(mutex_) = 0;               // of those that this process has begun
+  std::vector<ChunkPtr> made_safe_ GUARDED_BY(mutex_);  // that are to be, in this epoch
   WritersFirst writers_ GUARDED_BY(mutex_);
   std::unordered_set<NodeId, NodeIdHash> pumps_ GUARDED_BY(mutex_);  // that are to run on the work queue
   std::unordered_map<Digest, std::function<void()>, DigestHash> repairs_ GUARDED_BY(mutex_);

@@ -19,10 +19,11 @@ void Replicator::Store(const ChunkPtr& chunk) {
     bytes = chunk->bytes();
     announced = chunk->announced();
   }
-  // Nobody else was asked yet: whoever goes through the lists finds out.
-  if (announced.empty() && !parts_.commit.FindHolders(digest)) announced = {self_};
-  if (!announced.empty()) parts_.commit.SetHolders(digest, announced);
-  auto put = parts_.commit.Put(digest, bytes);
+  // Where nobody else was asked yet, whoever goes through the lists finds out.
+  const auto listed = announced.empty() ? parts_.commit.FindHolders(digest) : std::nullopt;
+  if (announced.empty()) announced = listed.value_or(Holders{self_});
+  if (!listed) parts_.commit.SetHolders(digest, announced);
+  auto put = parts_.commit.Put(digest, bytes, announced);
   bytes.clear();
   if (put.ok()) {
     parts_.pins.KeepLocal(digest, std::move(put->pin));

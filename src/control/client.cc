@@ -128,10 +128,10 @@ std::optional<Status> Client::Wait(InodeId inode, const std::string& path) {
   return status.ok() ? Status() : Status(ErrorOf(status));
 }
 
-Result<GcProgress> Client::Gc(const std::function<void(const GcProgress&)>& on_progress) {
+Result<GcProgress> Client::Gc(const GcRequest& request, const std::function<void(const GcProgress&)>& on_progress) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
   grpc::ClientContext context;
-  auto reader = stub->Gc(&context, GcRequest{});
+  auto reader = stub->Gc(&context, request);
   GcProgress progress;
   while (reader->Read(&progress)) on_progress(progress);
   grpc::Status status = reader->Finish();

@@ -34,7 +34,7 @@ class Client {
   // with all that is below it, are lost or cannot be published, on whichever host. `path` is how an error calls it.
   // nullopt: no daemon could be asked, for want of one or of the right to pass the directories above its sockets.
   std::optional<Status> Wait(InodeId inode, const std::string& path);
-  Result<GcProgress> Gc(const std::function<void(const GcProgress&)>& on_progress);
+  Result<GcProgress> Gc(const GcRequest& request, const std::function<void(const GcProgress&)>& on_progress);
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
   Result<std::optional<CheckReply>> Check(const std::function<void(const CheckProgress&)>& on_progress);
   Result<ClusterReply> GetCluster();

@@ -246,7 +246,13 @@ class Service::Impl final : public Control::Service {
     return waited.ok() ? grpc::Status::OK : rpc::ToGrpc(waited.error().WithContext(CannotMakeDurable(*request)));
   }
 
-  grpc::Status Gc(grpc::ServerContext* context, const GcRequest*, grpc::ServerWriter<GcProgress>* writer) override {
+  grpc::Status Gc(grpc::ServerContext* context, const GcRequest* request,
+                  grpc::ServerWriter<GcProgress>* writer) override {
+    if (request->after_restore()) {
+      if (const cairnfs::Status allowed = filesystem_.maintenance().AllowCollections(); !allowed.ok()) {
+        return rpc::ToGrpc(allowed.error());
+      }
+    }
     enum class Is { kRunning, kDone };
     auto send = [&](const fs::CollectionStatus& status, Is state) {
       GcProgress progress;

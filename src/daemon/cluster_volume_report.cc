@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/epochs.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_volume.h"
 
@@ -137,6 +138,20 @@ control::ClusterActivity ClusterVolume::Activity() const {
   return activity;
 }
 
+static void ToMessage(const cluster::CollectionPart& part, uint64_t now_seconds, control::NodeCollection& message) {
+  using Phase = cluster::CollectionPart::Phase;
+  switch (part.phase) {
+    case Phase::kRecording: message.set_phase("recording"); break;
+    case Phase::kBegun: message.set_phase("begun"); break;
+    case Phase::kDone: message.set_phase("done"); break;
+    case Phase::kFailed: message.set_phase("failed"); break;
+  }
+  message.set_chunks_freed(part.chunks_freed);
+  message.set_bytes_freed(part.bytes_freed);
+  if (part.has_ended()) message.set_ended_seconds_ago(now_seconds - std::min(now_seconds, part.ended_seconds));
+  message.set_error(part.error);
+}
+
 Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
   control::ClusterReply report;
   report.set_filesystem(filesystem_);
@@ -146,9 +161,12 @@ Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
   if (auto session = membership_->session(); !session.ok()) report.set_session(session.error().message);
   // Without its session the host knows what it saw last; the store may not answer for long.
   std::map<cluster::NodeId, NodeUsage> usages;
+  cluster::EpochState epochs;
   if (report.session().empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(context, *fenced_));
+    CAIRNFS_ASSIGN_OR_RETURN(epochs, cluster::Epochs(*fenced_, *membership_).Read(context));
   }
+  report.set_collection_held_up(epochs.hold.value_or(""));
   // Its own usage is that of this moment, with the rates that it has told last.
   NodeUsage own = OwnUsage();
   control::UsageMessage& told = usages[membership_->self()].told;
@@ -171,6 +189,9 @@ Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
     node.set_state(StateName(info.state));
     node.set_full(info.full);
     node.set_is_self(info.id == membership_->self());
+    if (const auto part = epochs.parts.find(info.id); part != epochs.parts.end()) {
+      ToMessage(part->second, now, *node.mutable_collection());
+    }
     const auto usage = usages.find(info.id);
     if (info.state != cluster::NodeState::kUp || usage == usages.end()) continue;
     *node.mutable_usage() = usage->second.told;

@@ -133,7 +133,7 @@ Result<Attributes::ChunkTotals> Attributes::ChunksOf(const Context& context, con
     MutexLock lock(inode->mutex);
     if (inode->content) pages = inode->content->extents.Pages();
     for (const Digest& page : pages) {
-      CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, at_.parts.chunks.Pin(page));
+      CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, at_.parts.chunks.Pin(page, /*size=*/0));
       pins.push_back(std::move(pin));
     }
     at_.contents.DropIfUnused(inode);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fs/collector.h"
+#include "fs/marker.h"
 #include "fs/recipe.h"
 #include "fs/scan.h"
 #include "meta/records.h"

@@ -9,7 +9,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "fs/collection.h"
+#include "fs/collector.h"
 #include "fs/copies.h"
 #include "fs/filesystem.h"
 #include "fs/sync_rounds.h"
@@ -23,7 +23,7 @@ class Checker {
   struct Parts {  // all outlive it
     const FileSystem::Parts& parts;
     SyncRounds& rounds;
-    Collection& collection;
+    Collector& collection;
     Copies& copies;
   };
   explicit Checker(const Parts& parts) : at_(parts) {}

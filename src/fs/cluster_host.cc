@@ -27,7 +27,11 @@ bool IsInDoubt(const Result<uint64_t>& revision) {
 
 ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names,
                          Durability durability)
-    : parts_(parts), kv_(kv), levels_(kv, names, durability), self_(parts.membership.self().AsKey()) {}
+    : parts_(parts),
+      kv_(kv),
+      levels_(kv, names, durability),
+      self_(parts.membership.self().AsKey()),
+      epochs_(parts.store, parts.membership) {}
 
 Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(const Context& context,
                                                                                Durability level) {
@@ -47,6 +51,16 @@ Status ClusterHost::BeginSession() {
 bool ClusterHost::AwaitSession(const Context& context) {
   MutexLock lock(mutex_);
   return context.Wait(mutex_, session_begun_, [this] { return session() != 0; });
+}
+
+Status ClusterHost::BeginEpoch(const Context& context) {
+  MutexLock lock(epoch_mutex_);
+  CAIRNFS_ASSIGN_OR_RETURN(const uint64_t epoch, epochs_.ReadEpoch(context));
+  if (epoch == epoch_) return {};
+  parts_.chunks.BeginEpoch();
+  if (on_epoch_) on_epoch_();
+  epoch_.store(epoch, std::memory_order_release);
+  return {};
 }
 
 void ClusterHost::NoteReferenced(std::span<const store::ChunkPin> pins) {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cluster/cluster_chunk_store.h"
+#include "cluster/epochs.h"
 #include "cluster/membership.h"
 #include "cluster/peers.h"
 #include "fs/filesystem.h"
@@ -32,6 +34,8 @@ class ClusterHost {
  public:
   // `chunks` of the parts: what a round syncs. `durability`: where no directory says otherwise.
   ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv, meta::Namespace& names, Durability durability);
+  // `note` is called in BeginEpoch, before the epoch counts as begun. Set before the first round.
+  void OnEpoch(std::function<void()> note) { on_epoch_ = std::move(note); }
 
   const std::string& self() const { return self_; }  // this node's id, as it stands in keys
   cluster::Membership& membership() { return parts_.membership; }
@@ -62,6 +66,17 @@ class ClusterHost {
     transaction.IfRevision(session_key_, session);
   }
 
+  // The epoch of the collection that this host has begun (docs/cluster/collection.md): the revision of its key. A
+  // publish compares it, so that what it names was asked for in the present one. Read it before chunks are synced.
+  uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
+  void AddEpochCompare(kv::Transaction& transaction, uint64_t epoch) const {
+    transaction.IfRevision(cluster::Epochs::EpochKey(), epoch);
+  }
+  // Begins the present epoch, where that is not done: whatever is pinned is asked for anew, and open files are compared
+  // with the store before they are read again.
+  Status BeginEpoch(const Context& context) EXCLUDES_LOCK(epoch_mutex_);
+  cluster::Epochs& epochs() { return epochs_; }
+
   // Takes over which marks the file has of other sessions. `state` was read with the marks.
   void NoteMarks(const meta::FileState& state, SharedContent& shared) const;
   bool IsOwn(const meta::Mark& mark) const { return mark.node == self_; }
@@ -86,6 +101,10 @@ class ClusterHost {
   const std::string self_;
   std::string session_key_;  // constant once a session was begun: the same for all of them
   std::atomic<uint64_t> session_{0};
+  cluster::Epochs epochs_;
+  std::function<void()> on_epoch_;
+  Mutex epoch_mutex_;  // held while an epoch is begun
+  std::atomic<uint64_t> epoch_{0};
   Mutex mutex_;
   CondVar session_begun_;
 };

@@ -119,7 +119,7 @@ Result<std::vector<Extent>> Contents::StoredExtents(const Context& context, cons
     if (pins == nullptr) return extents;
     // Under the lock: once the source lets go of a chunk that found no room, nobody may have it any more.
     for (const Extent& extent : extents) {
-      CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, parts_.chunks.Pin(extent.digest));
+      CAIRNFS_ASSIGN_OR_RETURN(store::ChunkPin pin, parts_.chunks.Pin(extent.digest, extent.chunk_size));
       pins->push_back(std::move(pin));
     }
   }

@@ -155,16 +155,4 @@ void SharedCopies::WhenCovered(InodeId file, InodeId parent, const Caller& calle
   at_.calls.RunToWait(caller, std::move(cover), go);
 }
 
-// Where all have the same level they were waited for when the source was published.
-Status SharedCopies::CoverExtents(const Context& context, InodeId from, InodeId to,
-                                  const std::vector<Extent>& extents) {
-  CAIRNFS_ASSIGN_OR_RETURN(const bool may_lack, at_.host.levels().MayLackCopies(context, from, to));
-  if (!may_lack) return {};
-  std::vector<ClusterHost::SizedChunk> chunks;
-  chunks.reserve(extents.size());
-  for (const Extent& extent : extents) chunks.push_back({extent.digest, extent.chunk_size});
-  static_cast<void>(at_.host.chunks().Cover(chunks));  // they have pins
-  return {};
-}
-
 }  // namespace cairnfs::fs

@@ -30,9 +30,6 @@ class Copies {
   // Calls `go` when the file has as many copies as `parent` promises, so that it may get a name there. Waits no longer
   // than a commit does.
   virtual void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) = 0;
-  // `to` is about to name these extents of `from`, which have pins. The round that publishes `to` waits for their
-  // copies.
-  virtual Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) = 0;
   // Waits until damaged copies here were replaced from other nodes, as far as possible. Returns those that were.
   virtual Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) = 0;
   // The space of all nodes together. nullopt: this node's disk alone counts.
@@ -55,7 +52,6 @@ class LocalCopies final : public Copies {
   Result<std::string> DurabilityOf(const Context& context, InodeId id) override;
   Status CheckBelow(const Context&, InodeId) override { return {}; }
   void WhenCovered(InodeId, InodeId, const Caller&, Done<void> go) override { go({}); }
-  Status CoverExtents(const Context&, InodeId, InodeId, const std::vector<Extent>&) override { return {}; }
   Result<std::vector<Digest>> AwaitReplaced(const Context&, const std::vector<Digest>&) override {
     return std::vector<Digest>();
   }
@@ -87,7 +83,6 @@ class SharedCopies final : public Copies {
   Result<std::string> DurabilityOf(const Context& context, InodeId id) override;
   Status CheckBelow(const Context& context, InodeId id) override;
   void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) override;
-  Status CoverExtents(const Context& context, InodeId from, InodeId to, const std::vector<Extent>& extents) override;
   Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) override;
   std::optional<FileSystem::Parts::Space> Space() override;
   std::string DescribeShortage() override { return at_.host.chunks().DescribeShortage(); }

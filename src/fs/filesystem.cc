@@ -6,7 +6,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "fs/collector.h"
+#include "fs/local_collection.h"
 #include "fs/wiring.h"
 
 namespace cairnfs::fs {
@@ -55,7 +55,7 @@ static Result<uint64_t> PrepareStart(const FileSystem::Parts& parts, const FsOpt
     CAIRNFS_RETURN_IF_ERROR(parts.names.RemoveOrphans({}, orphans));
     start_orphans.Pass();
   }
-  CAIRNFS_ASSIGN_OR_RETURN(uint64_t uncollected_bytes, Collector::TakeUncollected(parts.kv, options));
+  CAIRNFS_ASSIGN_OR_RETURN(uint64_t uncollected_bytes, LocalCollection::TakeUncollected(parts.kv, options));
   return orphans.empty() ? uncollected_bytes : std::max(uncollected_bytes, options.collect_after_bytes);
 }
 

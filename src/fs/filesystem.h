@@ -211,6 +211,7 @@ class FileSystem {
     cluster::Peers& peers;
     cluster::ClusterChunkStore& chunks;
     coherence::ClusterLocks& locks;
+    kv::KvStore& store;  // the fenced one, which remembers nothing
   };
   struct Parts {  // all outlive the filesystem
     // One host.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fs/checker.h"
-#include "fs/collection.h"
+#include "fs/collector.h"
 #include "fs/name_changes.h"
 #include "fs/open_files.h"
 #include "fs/reader.h"
@@ -22,7 +22,7 @@ class Maintenance {
     OpenFiles& open_files;
     Reader& reader;
     Writer& writer;
-    Collection& collection;
+    Collector& collection;
     Checker& checker;
   };
   Maintenance(const Services& services, const Parts& parts)
@@ -50,6 +50,8 @@ class Maintenance {
   void SyncNames(Done<void> done);
   // Runs a collection now (or joins the one that runs); `done` when it is over. GetCollection tells how far it is.
   void Collect(Done<CollectionStatus> done);
+  // After the metadata of several hosts went back to an older state nothing is collected until this is called.
+  Status AllowCollections() { return parts_.collection.Release(); }
   // What a collection that began now would keep and free, those that wait for it first. kBusy among several hosts.
   void CountLive(Done<LiveCount> done) { parts_.collection.RequestCount(std::move(done)); }
   CollectionStatus GetCollection() const { return parts_.collection.Status(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_set>
 #include <utility>
 
 #include "base/log.h"
@@ -13,12 +14,22 @@ constexpr size_t kOperationsOfFile = 4;      // compares and writes of one file,
 constexpr size_t kOperationsOfDeadMark = 2;  // of each
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 
-// What a record has past its end nobody else sees, and whoever publishes next leaves it out: it stays this host's own.
-void KeepPastEnd(Content& content, uint64_t record_size) {
+// What a record has past its end nobody else sees, and whoever publishes next leaves it out: it stays this host's own,
+// and keeps its pins.
+void KeepPastEnd(PublishItem& item, Content& content) {
+  const uint64_t record_size = item.record->size;
   if (record_size >= content.size) return;
   SharedContent& shared = content.shared();
-  content.extents.ForEach(record_size, content.size - record_size,
-                          [&](const Extent& extent) { shared.own.ranges.Add(extent.offset, extent.end()); });
+  std::unordered_set<Digest, DigestHash> kept;
+  content.extents.ForEach(record_size, content.size - record_size, [&](const Extent& extent) {
+    shared.own.ranges.Add(extent.offset, extent.end());
+    kept.insert(extent.digest);
+  });
+  const auto is_published = [&](const store::ChunkPin& pin) { return !kept.contains(pin.digest()); };
+  const auto past_end = std::stable_partition(item.pins.begin(), item.pins.end(), is_published);
+  content.pins.insert(content.pins.end(), std::make_move_iterator(past_end), std::make_move_iterator(item.pins.end()));
+  item.pins.erase(past_end, item.pins.end());
+  item.past_end.assign(kept.begin(), kept.end());
   shared.publishing.ranges.Remove(shared.own.ranges);
   shared.own.size_min = content.size;
 }
@@ -27,7 +38,7 @@ void KeepPastEnd(Content& content, uint64_t record_size) {
 
 size_t CountOfBatch(std::span<const PublishItem> items, const kv::KvLimits& limits) {
   const size_t bytes_max = std::min(kBatchBytesMax, limits.transaction_bytes_max / 2);
-  size_t operations = 1, bytes = 0, count = 0;
+  size_t operations = 2, bytes = 0, count = 0;  // the session, the epoch
   for (; count < items.size(); count++) {
     const PublishItem& item = items[count];
     operations += kOperationsOfFile + kOperationsOfDeadMark * item.clears.size();
@@ -71,12 +82,12 @@ Result<PublishItem> PublishItems::Prepare(const InodePtr& inode) {
   item.session = shared.session;
   item.pins = std::move(content.pins);
   content.pins.clear();
-  shared.publishing_chunks.clear();
-  for (const store::ChunkPin& pin : item.pins) shared.publishing_chunks.push_back(pin.digest());
   shared.publishing = std::move(shared.own);
   shared.own = {};
   shared.own.size_min = content.UnstoredEnd();
-  if (item.record) KeepPastEnd(content, item.record->size);
+  if (item.record) KeepPastEnd(item, content);
+  shared.publishing_chunks.clear();
+  for (const store::ChunkPin& pin : item.pins) shared.publishing_chunks.push_back(pin.digest());
   // What was closed before the round began is in the record, unless it could not be stored.
   const bool has_all_closed = !content.must_publish && content.lost.empty();
   const bool is_done = inode->write_open_count == 0 || shared.is_asked_for;  // else it is being written
@@ -104,10 +115,11 @@ bool PublishItems::IsCurrent(const PublishItem& item, const Content& content) {
   return content.changed && content.shared().session == item.session;
 }
 
-kv::Transaction PublishItems::TransactionOf(std::span<const PublishItem> items) {
+kv::Transaction PublishItems::TransactionOf(std::span<const PublishItem> items, uint64_t epoch) {
   kv::Transaction transaction;
   transaction.operation_id = fmt::format("publish/{}/{}/{}", host_.self(), items.front().session, ++operations_);
   host_.AddSessionCompare(transaction, items.front().session);
+  host_.AddEpochCompare(transaction, epoch);
   for (const PublishItem& item : items) {
     const InodeId id = item.inode->id;
     transaction.IfExists(meta::InodeKey(id));

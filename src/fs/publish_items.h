@@ -21,6 +21,7 @@ struct PublishItem {
   std::string failure;                  // that the mark tells
   std::vector<meta::Mark> clears;       // dead marks that are taken away
   std::vector<store::ChunkPin> pins;
+  std::vector<Digest> past_end;  // chunks that the record has past its end, whose pins stay with the content
 };
 
 // How many of the items, which are not empty, go into one transaction: those of one session, within the limits.
@@ -41,7 +42,8 @@ class PublishItems {
   Result<PublishItem> Prepare(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // As if it had not been prepared.
   static void Withdraw(PublishItem& item, Content& content);
-  kv::Transaction TransactionOf(std::span<const PublishItem> items);
+  // `epoch`: that of before the chunks of the items were synced.
+  kv::Transaction TransactionOf(std::span<const PublishItem> items, uint64_t epoch);
   static void NoteSent(const PublishItem& item) { Note(item, &SharedContent::is_sent, true); }
   static void NoteRefused(const PublishItem& item) { Note(item, &SharedContent::is_sent, false); }
   static void NoteInDoubt(const PublishItem& item) { Note(item, &SharedContent::is_in_doubt, true); }

@@ -24,6 +24,9 @@ class PublishState {
   virtual void NotePages() {}
   virtual void NoteClosed() {}
   virtual void NoteAskedFor() {}
+  // A page of the recipe is not there, or damaged. Whether another host may have replaced the record that names it:
+  // then a round finds out.
+  virtual bool NoteUnreadablePage() { return false; }
   // Nothing in memory counts any more.
   virtual bool must_reload() const { return false; }
   // Other hosts may write to the file at the same time.

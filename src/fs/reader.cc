@@ -261,6 +261,8 @@ void Reader::Finish(const PlanPtr& plan) {
   // The file may have changed under the read and its old chunks be collected: look once more at what it is now.
   // Not on this thread, for which others may wait.
   if (error->code == ErrorCode::kNotFound && plan->attempt++ == 0) {
+    at_.sharing.NoteLocked(plan->inode);  // among other hosts, one of these has changed it
+    plan->saw_others = false;
     return at_.waiters.Post([this, plan] { Start(plan); });
   }
   // The wait holds no buffers, and what the file is after it is looked up anew: others may have written.
@@ -310,6 +312,12 @@ void Reader::Load(const PlanPtr& plan) {
       if (!there.ok()) return FailLoad(plan, there.error());
       at_.waiters.Post([this, plan] { Load(plan); });
     });
+  }
+  // As of a chunk that is gone: the recipe may be another one by now.
+  if (!status.ok() && status.error().code == ErrorCode::kCorrupt && plan->attempt++ == 0) {
+    at_.sharing.NoteLocked(plan->inode);
+    plan->saw_others = false;
+    return Start(plan);
   }
   if (!status.ok()) return FailLoad(plan, status.error());
   Start(plan);

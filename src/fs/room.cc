@@ -1,5 +1,6 @@
 #include "fs/room.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -15,7 +16,10 @@ constexpr std::chrono::seconds kNoBufferPatience{1};
 constexpr std::chrono::seconds kProbeHolds{1};
 static_assert(kProbeHolds <= kNoBufferPatience);
 
-constexpr std::chrono::seconds kVainCollectionHolds{1};
+// What a collection was in vain for is refused for so long.
+constexpr int kHoldPerCollection = 2;
+constexpr std::chrono::nanoseconds kVainHoldsMin = std::chrono::seconds(1);
+constexpr std::chrono::nanoseconds kVainHoldsMax = std::chrono::seconds(30);
 // More than others write to the disk between two looks at its room, 100 ms.
 constexpr uint64_t kPlentyBytes = 256 * kMiB;
 // So long after bytes found no room the meter is not relied on.
@@ -26,7 +30,7 @@ Error NoSpace() { return MakeError(ErrorCode::kNoSpace, "no space for new data")
 
 }  // namespace
 
-Room::Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collection& collection)
+Room::Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collector& collection)
     : chunks_(chunks),
       rounds_(rounds),
       collection_(collection),
@@ -51,10 +55,12 @@ void Room::WaitForSpace(uint64_t bytes, Done<void> write) {
   waiters_->Post([this, bytes, write = std::move(write)] { write(ReserveOrWait(bytes)); });
 }
 
-void Room::CollectAndWait() {
+std::chrono::nanoseconds Room::CollectAndWait() {
+  const auto began = Clock::Now();
   std::promise<void> collected;
   collection_.Request([&](const Result<CollectionStatus>&) { collected.set_value(); });
   collected.get_future().wait();
+  return Clock::Now() - began;
 }
 
 Status Room::ReserveOrWait(uint64_t bytes) {
@@ -69,12 +75,13 @@ Status Room::ReserveOrWait(uint64_t bytes) {
   // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
   // next few writers need not try again, unless something was freed since.
   const uint64_t count_before = free_count_;
-  const bool is_vain_of_late = Clock::Now() - vain_collection_at_.load() < kVainCollectionHolds;
+  const bool is_vain_of_late = Clock::Now() < vain_until_.load();
   if (is_vain_of_late && count_before == free_count_at_vain_collection_) return NoSpace();
-  CollectAndWait();
+  const std::chrono::nanoseconds taken = CollectAndWait();
   if (chunks_.TryReserve(bytes)) return {};
   free_count_at_vain_collection_ = count_before;
-  vain_collection_at_ = Clock::Now();
+  // One over several hosts keeps all of them busy.
+  vain_until_ = Clock::Now() + std::clamp(kHoldPerCollection * taken, kVainHoldsMin, kVainHoldsMax);
   return NoSpace();
 }
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
-#include "fs/collection.h"
+#include "fs/collector.h"
 #include "fs/sync_rounds.h"
 #include "store/local_chunk_store.h"
 
@@ -18,7 +18,7 @@ namespace cairnfs::fs {
 class Room {
  public:
   // All outlive it.
-  Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collection& collection);
+  Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collector& collection);
   void Stop() { waiters_.reset(); }  // runs what was posted
 
   // All functions may be called from any thread at once.
@@ -37,15 +37,15 @@ class Room {
 
  private:
   Status ReserveOrWait(uint64_t bytes);
-  void CollectAndWait();
+  std::chrono::nanoseconds CollectAndWait();  // how long that took
   // Tries once more to store accepted bytes that found no space. An error: why they still wait.
   std::optional<Error> RetryWithoutRoom();
   void Probe();
 
   store::LocalChunkStore& chunks_;
   SyncRounds& rounds_;
-  Collection& collection_;
-  std::atomic<Clock::time_point> vain_collection_at_{
+  Collector& collection_;
+  std::atomic<Clock::time_point> vain_until_{
       Clock::time_point(-std::chrono::hours(1))};  // a collection last made too little room
   // How often something was freed; and before that collection.
   std::atomic<uint64_t> free_count_{0}, free_count_at_vain_collection_{0};

@@ -55,6 +55,8 @@ struct SharedContent final : PublishState {
   uint64_t session = 0;                   // the host's session when it was changed
   bool published_locally = false;         // this host published the file last, at level `local`
   bool is_void = false;                   // nothing in memory counts any more
+  bool must_compare = false;              // what the base names may be collected, if another host has replaced it
+  uint64_t compared_revision = 0;         // of the base, when that was last found to be the store's in this epoch
 
   // Marks of unpublished files (meta::UnpublishedMark).
   bool is_marked = false;                // this host's mark is, or may be, in the store: the next publish takes it away
@@ -87,6 +89,10 @@ struct SharedContent final : PublishState {
   void NoteAskedFor() override { is_asked_for = true; }
   // The file has bytes that count as closed and that no close waits for.
   void NoteUnawaited() { unawaited = unawaited_files_.Enter(); }
+  bool NoteUnreadablePage() override {
+    if (compared_revision == base_revision) return false;
+    return must_compare = true;
+  }
   bool must_reload() const override { return is_void; }
   bool is_shared() const override { return true; }
 

@@ -59,6 +59,24 @@ void SharedPublisher::TellFailures() {
   }
 }
 
+void SharedPublisher::CompareBase(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->content->changed || !inode->content->shared().must_compare) return;
+  }
+  const auto state = names_.ReadFile({}, inode->id);
+  if (!state.ok()) return;
+  MutexLock lock(inode->mutex);
+  Content& content = *inode->content;
+  if (!content.changed || content.must_reload()) return;
+  SharedContent& shared = content.shared();
+  const bool is_same = state->record_revision == shared.base_revision;
+  if (!is_same && !Rebase(content, state->record, state->record_revision, chunks_).ok()) return;
+  if (!is_same) streams_.DropStoredFronts(inode);
+  shared.must_compare = false;
+  shared.compared_revision = state->record_revision;
+}
+
 void SharedPublisher::Prepare(const InodePtr& inode, std::vector<PublishItem>& items) {
   uint64_t session = 0;
   {
@@ -84,6 +102,7 @@ Status SharedPublisher::Finish(const Round&) {
     files_.ClearTaken();
     return marked;
   }
+  for (const InodePtr& inode : files_.taken()) CompareBase(inode);
   for (const DirtyFiles::Undrained& undrained : files_.Drain()) {
     MutexLock lock(undrained.inode->mutex);
     items_.NoteFailure(undrained.inode, undrained.why);
@@ -125,8 +144,10 @@ Status SharedPublisher::Publish(std::vector<PublishItem> items) {
 void SharedPublisher::FailUnreadable(const cluster::ClusterChunkStore::Unreadable& unreadable,
                                      std::vector<PublishItem>& items) {
   std::erase_if(items, [&](PublishItem& item) {
-    for (const store::ChunkPin& pin : item.pins) {
-      const auto found = unreadable.find(pin.digest());
+    std::vector<Digest> named = item.past_end;
+    for (const store::ChunkPin& pin : item.pins) named.push_back(pin.digest());
+    for (const Digest& digest : named) {
+      const auto found = unreadable.find(digest);
       if (found == unreadable.end()) continue;
       items_.Fail(item, found->second);
       return true;
@@ -138,6 +159,14 @@ void SharedPublisher::FailUnreadable(const cluster::ClusterChunkStore::Unreadabl
 Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
+    const uint64_t epoch_before = epoch_;
+    const Status begun = attempt == 0 ? Status() : host_.BeginEpoch({});
+    if (!begun.ok()) {
+      items_.RequeueAll(items, begun.error());
+      return begun;
+    }
+    epoch_ = host_.epoch();
+    const bool may_be_of_one = attempt > 0 && epoch_ == epoch_before;
     const auto unreadable = host_.SyncReadableChunks({}, level);
     if (!unreadable.ok()) {
       items_.RequeueAll(items, unreadable.error());
@@ -145,7 +174,7 @@ Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> ite
     }
     FailUnreadable(*unreadable, items);
     std::vector<PublishItem> conflicts;
-    Status committed = CommitBatches(items, attempt == 0 ? Batching::kFull : Batching::kOneByOne, conflicts);
+    Status committed = CommitBatches(items, may_be_of_one ? Batching::kOneByOne : Batching::kFull, conflicts);
     if (first.ok()) first = committed;
     items.clear();
     bool is_away = in_doubt_.has_value();
@@ -183,7 +212,7 @@ Status SharedPublisher::CommitBatches(std::span<PublishItem> items, Batching bat
                                    std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(count)));
     items = items.subspan(count);
     for (const PublishItem& item : batch) PublishItems::NoteSent(item);
-    kv::Transaction transaction = items_.TransactionOf(batch);
+    kv::Transaction transaction = items_.TransactionOf(batch, epoch_);
     auto revision = kv_.Commit({}, transaction);
     const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
     if (has_failed && first.ok()) first = revision.error().WithContext("records of files");

@@ -7,6 +7,9 @@
 // over with this host's own ranges laid over it, and the publish is tried again. Bytes of a session that is gone are
 // dropped: nobody may publish them.
 //
+// It also compares the epoch of the collection that this host has begun. Where there is a newer one, that is begun,
+// what the records name is asked for anew, and the publish is tried again (docs/cluster/collection.md).
+//
 // A file whose bytes were closed and that no mark tells of yet is marked before its chunks are waited for; the publish
 // takes the mark away. Where it fails the mark tells why.
 #pragma once
@@ -79,6 +82,9 @@ class SharedPublisher final : public Publisher {
   Status MarkClosed();
   void TellFailures();
   void Prepare(const InodePtr& inode, std::vector<PublishItem>& items);
+  // Where the base may have been replaced and its pages collected: before they are needed. What fails here fails when
+  // the file is published.
+  void CompareBase(const InodePtr& inode);
   // What needs this node's disk alone does not wait for other nodes.
   Status Publish(std::vector<PublishItem> items);
   Status PublishAt(Durability level, std::vector<PublishItem> items);
@@ -103,6 +109,7 @@ class SharedPublisher final : public Publisher {
   Marks& marks_;
 
   PublishItems items_;
+  uint64_t epoch_ = 0;                // that was begun before the chunks of this attempt were synced
   std::optional<InDoubt> in_doubt_;   // no round goes on before it is resolved
   std::atomic<bool> is_open_{false};  // set by the thread that runs the round
 };

@@ -44,7 +44,7 @@ class Sharing {
   virtual void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) = 0;
   // An open file is read. Looks in the background, now and then, whether others have published.
   virtual void NoteRead(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
-  // A lock on the file was granted: reads from now on see what others have closed.
+  // A lock on the file was granted, or a chunk of it is gone: reads from now on see what others have closed.
   virtual void NoteLocked(const InodePtr& inode) = 0;
   // Takes over what others have published, as far as it can be read. (*)
   virtual void Refresh(const InodePtr& inode, const Caller& caller) = 0;

@@ -353,7 +353,8 @@ void Streams::ApplyLanded(const InodePtr& inode) {
     }
     // What lies below may be on nodes that do not answer just now, or there be no descriptor to read it. That is no
     // reason to lose what is stored.
-    if (!loaded.ok() && IsPassing(loaded.error().code)) {
+    const bool may_pass = !loaded.ok() && (IsPassing(loaded.error().code) || content.publish->NoteUnreadablePage());
+    if (may_pass) {
       if (!std::exchange(content.recipe_away_noted, true)) {
         spdlog::warn("inode {}: bytes at {} (+{}) wait for its recipe: {}", inode->id.value, chunk->offset, chunk->size,
                      loaded.error().message);

@@ -5,7 +5,9 @@
 
 #include "base/machine_limits.h"
 #include "fs/collector.h"
+#include "fs/local_collection.h"
 #include "fs/local_publisher.h"
+#include "fs/shared_collection.h"
 #include "fs/shared_publisher.h"
 
 namespace cairnfs::fs {
@@ -38,7 +40,7 @@ void FileSystem::Impl::MakeRounds(std::unique_ptr<Publisher> made_publisher) {
 }
 
 void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
-                                    std::unique_ptr<Collection> made_collection) {
+                                    std::unique_ptr<Collector> made_collection) {
   records = std::move(made_records);
   collection = std::move(made_collection);
   room = std::make_unique<Room>(parts.local_chunks, *rounds, *collection);
@@ -110,7 +112,9 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
   calls = std::make_unique<LocalCalls>(*waiters);
   MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
   MakeContents(std::make_unique<LocalRecords>(parts),
-               std::make_unique<Collector>(parts.kv, parts.local_chunks, *rounds, options, uncollected_bytes));
+               std::make_unique<Collector>(
+                   std::make_unique<LocalCollection>(parts.kv, parts.local_chunks, *rounds, this->options),
+                   parts.local_chunks, options, uncollected_bytes));
   auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                                    *parts.local_kv, metadata_room);
   local_totals = made_totals.get();
@@ -151,7 +155,8 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                       .marks = marks}));
   auto made_records = std::make_unique<SharedRecords>(parts, host, own_session, *streams);
   SharedRecords& own_records = *made_records;
-  MakeContents(std::move(made_records), std::make_unique<NoCollection>());
+  MakeContents(std::move(made_records), std::make_unique<Collector>(std::make_unique<SharedCollection>(parts, host),
+                                                                    parts.local_chunks, options, 0));
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())});
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
   auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
@@ -190,6 +195,15 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                  .locks = parts.cluster->locks});
   MakeThemes(std::make_unique<SharedNameChanges>(
       MakeServices(), SharedNameChanges::Parts{host, own_session, own_copies, *unpublished}));
+  host.OnEpoch([this] {
+    table.ForEach([](const InodePtr& inode) {
+      MutexLock lock(inode->mutex);
+      if (!inode->content) return;
+      inode->others_noticed++;
+      inode->content->shared().must_compare = true;
+      inode->content->shared().compared_revision = 0;
+    });
+  });
   member =
       std::make_unique<ClusterMember>(ClusterMember::Parts{parts, options, host, table, *streams, *error_names, stop});
 }

@@ -8,7 +8,7 @@
 #include "fs/attributes.h"
 #include "fs/checker.h"
 #include "fs/cluster_member.h"
-#include "fs/collection.h"
+#include "fs/collector.h"
 #include "fs/directories.h"
 #include "fs/maintenance.h"
 #include "fs/marks.h"
@@ -45,7 +45,7 @@ struct FileSystem::Impl {
   std::unique_ptr<DirtyFiles> dirty_files;
   std::unique_ptr<Publisher> publisher;
   std::unique_ptr<SyncRounds> rounds;
-  std::unique_ptr<Collection> collection;
+  std::unique_ptr<Collector> collection;
   std::unique_ptr<Room> room;
   std::unique_ptr<LostFiles> lost;
   std::unique_ptr<Privileges> privileges;
@@ -69,7 +69,7 @@ struct FileSystem::Impl {
   Impl(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   void MakeRounds(std::unique_ptr<Publisher> made_publisher);
   // What both are made of, once the session, the calls and the rounds are there.
-  void MakeContents(std::unique_ptr<FileRecords> made_records, std::unique_ptr<Collection> made_collection);
+  void MakeContents(std::unique_ptr<FileRecords> made_records, std::unique_ptr<Collector> made_collection);
   // Once all that comes before `changes` is.
   Services MakeServices();
   void MakeThemes(std::unique_ptr<NameChanges> made_changes);

@@ -17,6 +17,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -100,8 +101,10 @@ class ChunkIndex {
   Result<std::vector<Entry>> ReadEntries(const kv::EngineSnapshot* snapshot, std::string* after, size_t limit);
   // Whether DeleteUnused would leave it.
   bool IsInUse(const Digest& digest);
-  // Deletes those of `entries` that are not pending, pinned or recorded, unsynced. Returns the deleted ones.
-  Result<std::vector<Entry>> DeleteUnused(const std::vector<Entry>& entries);
+  // Deletes those of `entries` that are not pending, pinned or recorded, unsynced, and in the same write the keys that
+  // `companion_key`, if it is not null, says for them. Returns the deleted ones.
+  using CompanionKey = std::function<std::string(const Digest&)>;
+  Result<std::vector<Entry>> DeleteUnused(const std::vector<Entry>& entries, const CompanionKey& companion_key);
   struct Move {
     Digest digest;
     Location from, to;

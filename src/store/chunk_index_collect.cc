@@ -69,7 +69,8 @@ bool ChunkIndex::IsInUse(const Digest& digest) {
   return marks.IsInUse(digest);
 }
 
-Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vector<Entry>& entries) {
+Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vector<Entry>& entries,
+                                                                const CompanionKey& companion_key) {
   std::vector<Entry> deleted;
   for (const Entry& entry : entries) {
     ChunkMarks& marks = MarksOf(entry.digest);
@@ -86,6 +87,7 @@ Result<std::vector<ChunkIndex::Entry>> ChunkIndex::DeleteUnused(const std::vecto
     std::vector<kv::EngineWrite> writes;
     for (const Entry& entry : deleted) {
       writes.push_back({ChunkKey(entry.digest), std::nullopt});
+      if (companion_key) writes.push_back({companion_key(entry.digest), std::nullopt});
       counters_.chunk_count -= std::min<uint64_t>(counters_.chunk_count, 1);
       counters_.unique_bytes -= std::min<uint64_t>(counters_.unique_bytes, entry.location.raw_bytes);
     }

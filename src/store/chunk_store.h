@@ -52,8 +52,10 @@ class ChunkStore {
   // it; not checked here). On return the bytes have been copied or were known; they are durable after a Sync that began
   // later. kNoSpace: nothing stored. kFailed: an earlier write failed and the store refuses.
   virtual Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) = 0;
-  // Pins a chunk that exists. kNotFound if it does not.
-  virtual Result<ChunkPin> Pin(const Digest& digest) = 0;
+  // Pins a chunk of this size that exists, for a record that is to name it; size 0: it is only to be read. kNotFound if
+  // it does not exist. Where several nodes keep chunks nobody is asked yet: a Sync that begins later waits until nodes
+  // vouch for it, and have its copies, as for one that was put.
+  virtual Result<ChunkPin> Pin(const Digest& digest, size_t size) = 0;
   virtual std::vector<bool> Has(std::span<const Digest> digests) = 0;
 
   // Reads and verifies. `done` is called once, perhaps before Get returns, else on a thread of the store, and must not

@@ -322,7 +322,7 @@ Result<PutResult> LocalChunkStore::Put(const Digest& digest, std::span<const io:
   return impl_->Put(this, digest, slices);
 }
 
-Result<ChunkPin> LocalChunkStore::Pin(const Digest& digest) {
+Result<ChunkPin> LocalChunkStore::Pin(const Digest& digest, size_t) {
   CAIRNFS_ASSIGN_OR_RETURN(bool present, impl_->index_.PinIfPresent(digest));
   if (!present) return MakeError(ErrorCode::kNotFound, "no chunk " + digest.ToHex());
   return ChunkPin(this, digest);
@@ -366,6 +366,26 @@ Status LocalChunkStore::SyncWithEngine() { return impl_->SyncWithEngine(); }
 void LocalChunkStore::Unpin(const Digest& digest) { impl_->index_.Unpin(digest); }
 
 void LocalChunkStore::BeginCollection() { impl_->index_.BeginRecording(); }
+Status LocalChunkStore::VisitChunks(const Context& context, const std::function<void(const Digest&)>& visit) {
+  constexpr size_t kEntriesPerRead = 4096;
+  std::string after;
+  for (;;) {
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the look at the chunks was stopped");
+    CAIRNFS_ASSIGN_OR_RETURN(auto entries, impl_->index_.ReadEntries(/*snapshot=*/nullptr, &after, kEntriesPerRead));
+    if (entries.empty()) return {};
+    for (const ChunkIndex::Entry& entry : entries) visit(entry.digest);
+  }
+}
+
+std::vector<bool> LocalChunkStore::AreUnknown(std::span<const Digest> digests) {
+  std::vector<bool> are_unknown;
+  for (const Digest& digest : digests) {
+    const auto found = impl_->index_.Find(digest);
+    are_unknown.push_back(!impl_->index_.IsInUse(digest) && found.ok() && !found->has_value());
+  }
+  return are_unknown;
+}
+
 void LocalChunkStore::AbortCollection() { impl_->index_.EndRecording(); }
 Status LocalChunkStore::Sweep(const Context& context, const LiveTest& live, const SweepOptions& options,
                               SweepProgress& progress) {

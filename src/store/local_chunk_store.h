@@ -71,6 +71,8 @@ struct SweepProgress {
 struct SweepOptions {
   double dead_share_min = 0.05;       // compact a segment when more than this share of it is dead
   uint64_t bytes_per_second_max = 0;  // moved by compaction; 0: unbounded
+  // Another key of the engine that goes with a chunk. null: none does.
+  std::function<std::string(const Digest&)> companion_key = nullptr;
 };
 
 struct CheckProblem {
@@ -97,7 +99,7 @@ class LocalChunkStore final : public ChunkStore {
   ~LocalChunkStore() override;  // REQUIRES: no pin is left, and (unchecked) no call in progress. Does not sync.
 
   Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
-  Result<ChunkPin> Pin(const Digest& digest) override;
+  Result<ChunkPin> Pin(const Digest& digest, size_t size) override;
   std::vector<bool> Has(std::span<const Digest> digests) override;
   // As Has, but no for a chunk whose copy was found damaged: what other nodes may count on.
   std::vector<bool> HasSound(std::span<const Digest> digests);
@@ -120,6 +122,10 @@ class LocalChunkStore final : public ChunkStore {
   void BeginCollection();
   Status Sweep(const Context& context, const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
   void AbortCollection();
+  // Visits each chunk that is in the index. What is put meanwhile may be left out. kInterrupted: the context expired.
+  Status VisitChunks(const Context& context, const std::function<void(const Digest&)>& visit);
+  // Of each: it is not here, and nobody has asked for it since BeginCollection. Records nothing.
+  std::vector<bool> AreUnknown(std::span<const Digest> digests);
   // Counts what Sweep would keep and remove; removes nothing. Ends recording. kInterrupted: the context
   // expired. REQUIRES: BeginCollection.
   Result<LiveTotals> CountLive(const Context& context, const LiveTest& live);

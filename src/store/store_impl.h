@@ -92,7 +92,8 @@ class LocalChunkStore::Impl {
   void GiveBackTails();
 
   // sweep.cc
-  Status DeleteDead(const Context& context, const LiveTest& live, SweepProgress& progress, SegmentUses* uses);
+  Status DeleteDead(const Context& context, const LiveTest& live, const ChunkIndex::CompanionKey& companion_key,
+                    SweepProgress& progress, SegmentUses* uses);
   void SealOpenIfWasteful(const SegmentUses& uses, double dead_share_min);
   std::vector<SegmentPtr> ChooseForCompaction(const SegmentUses& uses, double dead_share_min);
 

@@ -25,7 +25,7 @@ Status LocalChunkStore::Impl::Sweep(const Context& context, const LiveTest& live
                                     SweepProgress& progress) {
   assert(index_.IsRecording());
   SegmentUses uses;
-  Status status = DeleteDead(context, live, progress, &uses);
+  Status status = DeleteDead(context, live, options.companion_key, progress, &uses);
   index_.EndRecording();
   CAIRNFS_RETURN_IF_ERROR(status);
   SealOpenIfWasteful(uses, options.dead_share_min);
@@ -43,7 +43,8 @@ Status LocalChunkStore::Impl::Sweep(const Context& context, const LiveTest& live
   return compacted;
 }
 
-Status LocalChunkStore::Impl::DeleteDead(const Context& context, const LiveTest& live, SweepProgress& progress,
+Status LocalChunkStore::Impl::DeleteDead(const Context& context, const LiveTest& live,
+                                         const ChunkIndex::CompanionKey& companion_key, SweepProgress& progress,
                                          SegmentUses* uses) {
   CAIRNFS_RETURN_IF_ERROR(Sync());
   ChunkIndex::View view = index_.TakeView();
@@ -61,11 +62,11 @@ Status LocalChunkStore::Impl::DeleteDead(const Context& context, const LiveTest&
       seen_bytes += entry.location.raw_bytes;
       if (!live(entry.digest)) candidates.push_back(entry);
     }
-    auto tried = index_.DeleteUnused(candidates);
+    auto tried = index_.DeleteUnused(candidates, companion_key);
     if (!tried.ok() && tried.error().code == ErrorCode::kNoSpace) {
       // While a snapshot lives, the engine cannot recover from a full disk, and this is what makes room there.
       view.snapshot.reset();
-      tried = index_.DeleteUnused(candidates);
+      tried = index_.DeleteUnused(candidates, companion_key);
       view = index_.TakeView();
       is_one_view = false;
     }

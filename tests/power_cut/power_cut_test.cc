@@ -63,8 +63,10 @@ struct Setting {
 
 // Syncs whose absence no power cut of this rig can show, and why.
 const std::map<std::string, std::string> kNotVisible = {
+    {"cluster.skip_epoch", "there is one host"},
     {"cluster.skip_session_compare", "there is one host"},
     {"fs.skip_close_wait", "there is one host"},
+    {"fs.forget_recorded", "there is one host"},
     {"meta.skip_delegation_recall", "there is one host"},
     {"store.segment_header_sync", "the sync of the directory that follows flushes the same disk before it commits"},
 };

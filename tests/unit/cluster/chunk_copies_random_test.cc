@@ -23,7 +23,10 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
   }
   void Send(const NodeId& node) {
     const bool is_stored = Reach(node);
-    if (is_stored) has_it_.insert(node);
+    if (is_stored) {
+      has_it_.insert(node);
+      recorded_.insert(node);
+    }
     messages_.push_back({Message::Kind::kSend, Of(node), is_stored});
   }
   void Do(ChunkCopies& chunk, const Actions& actions) {
@@ -32,7 +35,9 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
       if (home) messages_.push_back({MessageKind::kAsk, Of(*home)});
     }
     for (const NodeId& node : actions.confirm) {
-      messages_.push_back({MessageKind::kConfirm, Of(node), Reach(node) && has_it_.contains(node)});
+      const bool confirms = Reach(node) && has_it_.contains(node);
+      if (confirms) recorded_.insert(node);
+      messages_.push_back({MessageKind::kConfirm, Of(node), confirms});
     }
     for (const NodeId& node : actions.send) {
       if (chunk.bytes().empty()) {
@@ -61,6 +66,7 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
         if (chunk.is_done()) return;
         if (chunk.bytes().empty()) return Do(chunk, chunk.OnStored(situation_, StoreResult::kNoBytes));
         has_it_.insert(self_);
+        recorded_.insert(self_);
         return Do(chunk, chunk.OnStored(situation_, StoreResult::kStored));
       case MessageKind::kLoad:
       case MessageKind::kLoadToSend:
@@ -76,6 +82,9 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
   }
   Actions Answer(ChunkCopies& chunk, const PeerSession& home) {
     if (!situation_.IsUp(home.node)) return chunk.OnHomeFailed(situation_);
+    for (const NodeId& node : {home.node, self_}) {
+      if (has_it_.contains(node)) recorded_.insert(node);  // both are looked up
+    }
     HasAnswer answer{Kind::kClaim, {}};
     for (const NodeId& node : has_it_) {
       if (random_() % 2 == 0) answer.holders.push_back(node);
@@ -87,9 +96,26 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
   void ChangeNode(ChunkCopies& chunk) {
     NodeInfo& node = nodes_[1 + random_() % (nodes_.size() - 1)];
     const bool was_up = node.state == NodeState::kUp;
-    if (was_up) has_it_.erase(node.id);
+    if (was_up) is_any_lost_ = has_it_.erase(node.id) > 0 || is_any_lost_;
     Set(node.id, was_up && random_() % 2 == 0 ? NodeState::kDown : NodeState::kUp);
     if (was_up) Do(chunk, chunk.OnSessionsLost(situation_, {node.id}));
+  }
+  // All nodes begin to record, then this one begins the epoch.
+  void BeginEpoch(ChunkCopies& chunk) {
+    recorded_.clear();
+    ++situation_.epoch;
+    if (has_it_.contains(self_)) recorded_.insert(self_);
+    Do(chunk, chunk.OnEpoch(situation_));
+    was_safe_ = false;
+  }
+  // What nobody has asked for goes, once the chunk was safe in this epoch: no record names it yet.
+  void Sweep(ChunkCopies& chunk) {
+    if (situation_.epoch == 0 || chunk.is_done()) return;
+    was_safe_ = was_safe_ || chunk.is_safe();
+    if (!was_safe_) return;
+    std::erase_if(has_it_, [this](const NodeId& node) { return !recorded_.contains(node); });
+    const bool is_in_memory = !chunk.is_covered() && !chunk.bytes().empty();
+    EXPECT_TRUE(!has_it_.empty() || is_in_memory || chunk.failure() || is_any_lost_);
   }
   void DeliverOne(ChunkCopies& chunk) {
     const size_t i = random_() % messages_.size();
@@ -98,14 +124,15 @@ class RandomOrder : public ChunkCopiesTest, public ::testing::WithParamInterface
     Deliver(chunk, message);
   }
 
-  enum class NodesAre { kUp, kChanging };
+  enum class NodesAre { kUp, kChanging, kCollecting };
   bool Run(ChunkCopies& chunk, int steps, NodesAre nodes_are);
   void Begin(ChunkCopies& chunk);
   void AllUp();
 
   std::mt19937 random_{static_cast<unsigned>(GetParam())};
   bool is_pinned_ = true;
-  std::set<NodeId> has_it_;
+  bool was_safe_ = false, is_any_lost_ = false;
+  std::set<NodeId> has_it_, recorded_;
   std::vector<Message> messages_;
 };
 
@@ -114,6 +141,8 @@ bool RandomOrder::Run(ChunkCopies& chunk, int steps, NodesAre nodes_are) {
   for (int step = 0; step < steps && !chunk.is_done(); ++step) {
     situation_.now += std::chrono::milliseconds(100);
     if (nodes_are == NodesAre::kChanging && random_() % 4 == 0) ChangeNode(chunk);
+    if (nodes_are == NodesAre::kCollecting && random_() % 8 == 0) BeginEpoch(chunk);
+    if (nodes_are == NodesAre::kCollecting && random_() % 4 == 0) Sweep(chunk);
     if (chunk.is_under_replicated() && random_() % 2 == 0) Do(chunk, chunk.Retry(situation_, is_pinned_));
     if (!chunk.is_done() && !messages_.empty()) DeliverOne(chunk);
   }
@@ -122,6 +151,9 @@ bool RandomOrder::Run(ChunkCopies& chunk, int steps, NodesAre nodes_are) {
 
 void RandomOrder::Begin(ChunkCopies& chunk) {
   messages_.clear();
+  recorded_.clear();
+  was_safe_ = is_any_lost_ = false;
+  situation_.epoch = 0;
   situation_.copies = situation_.min_replicas = 2 + random_() % 2;
   AllUp();
   Do(chunk, chunk.Begin(situation_));
@@ -161,6 +193,27 @@ TEST_P(RandomOrder, ACoveredChunkIsReplicatedOrGivenUpOnceNobodyNeedsIt) {
     }
     const bool may_be_given_up = !is_pinned_;
     ASSERT_TRUE(chunk->end().outcome == Outcome::kReplicated || may_be_given_up);
+  }
+}
+
+// Nodes free what nobody has asked them for in this epoch. What is said to be replicated then was asked for in it.
+TEST_P(RandomOrder, WhatIsSavedWhileOthersCollectIsReplicated) {
+  for (int run = 0; run < 400; ++run) {
+    // Put anew, put where it is known, or only covered.
+    has_it_.clear();
+    if (run % 3 != 0) has_it_ = {second_};
+    if (run % 2 == 0) has_it_.insert(home_);
+    is_pinned_ = true;
+    const bool is_covered = run % 5 == 0 && !has_it_.empty();
+    const auto chunk = is_covered ? MakeCovered() : MakePut();
+    Begin(*chunk);
+    if (!Run(*chunk, 100, NodesAre::kCollecting)) {
+      ASSERT_TRUE(Run(*chunk, 2000, NodesAre::kUp)) << "run " << run << ": it hangs";
+    }
+    ASSERT_EQ(chunk->end().outcome, Outcome::kReplicated) << run;
+    // What the others do not know of goes now.
+    if (situation_.epoch > 0) std::erase_if(has_it_, [this](const NodeId& node) { return !recorded_.contains(node); });
+    ASSERT_GE(has_it_.size(), situation_.copies) << run;
   }
 }
 

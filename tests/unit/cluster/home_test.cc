@@ -43,7 +43,7 @@ class HomeTest : public ::testing::Test {
     io::Slice slice;
     slice.data = reinterpret_cast<const std::byte*>(chunk.bytes.data());
     slice.size = chunk.bytes.size();
-    ASSERT_OK(commit_->Put(chunk.digest, {&slice, 1}));
+    ASSERT_OK(commit_->Put(chunk.digest, {&slice, 1}, {}));
     commit_->SetHolders(chunk.digest, {ids_[0], ids_[1]});
   }
   Kind Ask(const NodeId& caller) { return home_->Ask({chunk_.digest}, caller)[0].kind; }
@@ -78,7 +78,7 @@ TEST_F(HomeTest, AChunkWithoutAListIsConfirmedBeforeOthersCountOnIt) {
   io::Slice slice;
   slice.data = reinterpret_cast<const std::byte*>(chunk_.bytes.data());
   slice.size = chunk_.bytes.size();
-  ASSERT_OK(commit_->Put(chunk_.digest, {&slice, 1}));
+  ASSERT_OK(commit_->Put(chunk_.digest, {&slice, 1}, {}));
   ASSERT_OK(commit_->CommitAndWait());
   EXPECT_EQ(Ask(ids_[1]), Kind::kKnown);
   EXPECT_EQ(Ask(ids_[2]), Kind::kKnown);

@@ -127,6 +127,12 @@ TEST_F(PendingChunksTest, ThisNodesDiskNeedsNoOthers) {
   SyncPoint point = Point(Scope::kThisNode);
   EXPECT_FALSE(point.IsPlaced());
   Store(chunk);
+  EXPECT_FALSE(point.IsPlaced()) << "no node vouches for what was put elsewhere";
+  for (const NodeInfo& node : nodes_) {
+    covered->OnConfirmed(situation_, situation_.SessionOf(node.id),
+                         node.id == nodes_[1].id ? Confirmation::kHasIt : Confirmation::kHasItNot);
+  }
+  pending_.Update(covered);
   EXPECT_TRUE(point.IsPlaced()) << "what was put elsewhere need not lie here";
 }
 

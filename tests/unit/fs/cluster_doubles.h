@@ -130,19 +130,21 @@ class TestChunks final : public cluster::ClusterChunkStore {
   std::atomic<bool> syncs_fail{false};
   std::atomic<ErrorCode> sync_error{ErrorCode::kUnavailable};  // of those that fail
   std::atomic<uint64_t> syncs{0}, local_syncs{0};
-  // Called once: before chunks are next covered; before the next put; before a round next has chunks synced, between
+  // Called once: before the next put; before a round next has chunks synced, between
   // the making of its records and their publication.
-  std::function<void()> before_cover, before_put, before_sync;
+  std::function<void()> before_put, before_sync;
   std::function<void()> heal;  // what a check has found damaged
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
     if (before_put) std::exchange(before_put, nullptr)();
     return own_.Put(digest, slices);
   }
-  Result<store::ChunkPin> Pin(const Digest& digest) override {
-    auto pin = own_.Pin(digest);
-    if (pin.ok() || !Find(digest)) return pin;
-    return store::ChunkPin(this, digest);
+  Result<store::ChunkPin> Pin(const Digest& digest, size_t size) override {
+    auto pin = own_.Pin(digest, size);
+    if (!pin.ok() && !Find(digest)) return pin;
+    std::lock_guard lock(mutex_);
+    if (size > 0 && !copied_.contains(digest)) covered_.insert(digest);
+    return pin.ok() ? std::move(pin) : store::ChunkPin(this, digest);
   }
   std::vector<bool> Has(std::span<const Digest> digests) override {
     std::vector<bool> has;
@@ -222,7 +224,6 @@ class TestChunks final : public cluster::ClusterChunkStore {
   }
   // What was ever covered counts as copied once a sync went well.
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override {
-    if (before_cover) std::exchange(before_cover, nullptr)();
     std::vector<store::ChunkPin> pins;
     for (const Sized& chunk : chunks) {
       store::LocalChunkStore* found = Find(chunk.digest);
@@ -252,6 +253,14 @@ class TestChunks final : public cluster::ClusterChunkStore {
     if (heal) heal();
     return {};
   }
+  std::atomic<uint64_t> epochs_begun{0};
+  std::atomic<bool> is_unsafe{false};  // nobody says that he has what is being saved
+  void BeginEpoch() override { epochs_begun++; }
+  Status AwaitSafe(const Context&) override {
+    return is_unsafe ? Status(MakeError(ErrorCode::kUnavailable, "nobody has it")) : Status();
+  }
+  void HoldRepair(bool) override {}
+  Status ForgetHolders(const Context&, const store::LiveTest&) override { return {}; }
   void NoteReferenced(std::span<const Digest> chunks) override {
     std::lock_guard lock(mutex_);
     referenced_.insert(chunks.begin(), chunks.end());

@@ -82,7 +82,7 @@ class Host {
   ~Host() { Close(); }
   void Start() {
     FileSystem::Parts parts(*pool, *gate, *engine, *names, *local, shared_.params,
-                            FileSystem::ClusterParts{*membership, *peers, *chunks, *locks});
+                            FileSystem::ClusterParts{*membership, *peers, *chunks, *locks, *fenced});
     if (served_engine != nullptr) parts.engines.push_back(served_engine);
     parts.lacks_copies = [this] { return lacks_copies.load(); };
     auto started = FileSystem::Start(parts, options);
@@ -221,6 +221,9 @@ class Host {
   Result<std::string> Durability(InodeId inode) {
     return Await<std::string>(
         [&](Done<std::string> done) { fs->attributes().GetXattr(inode, "user.cairnfs.durability", std::move(done)); });
+  }
+  Result<CollectionStatus> Collect() {
+    return Await<CollectionStatus>([&](Done<CollectionStatus> done) { fs->maintenance().Collect(std::move(done)); });
   }
   // The whole content, as a process finds it that opens the file, reads and closes it.
   std::string Cat(std::string_view file_name, InodeId parent = kRootInode) {

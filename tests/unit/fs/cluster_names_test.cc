@@ -464,9 +464,9 @@ TEST_F(ClusterNamesTest, TheCheckFindsChunksOfOtherNodes) {
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->problem_count, 0u) << report->problems[0];
   EXPECT_EQ(report->files, 1u);
-  auto collected = Host::Await<CollectionStatus>(
-      [&](Done<CollectionStatus> done) { host(1).fs->maintenance().Collect(std::move(done)); });
-  EXPECT_EQ(collected.error().code, ErrorCode::kBusy);
+  const auto counted =
+      Host::Await<LiveCount>([&](Done<LiveCount> done) { host(1).fs->maintenance().CountLive(std::move(done)); });
+  EXPECT_EQ(counted.error().code, ErrorCode::kBusy);
 }
 
 }  // namespace

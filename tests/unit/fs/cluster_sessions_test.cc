@@ -60,34 +60,6 @@ TEST_F(ClusterSessionsTest, AHostWhoseSessionEndsAsItStartsTakesAnother) {
   EXPECT_EQ(host(0).membership->session()->number, 2U);
 }
 
-TEST_F(ClusterSessionsTest, ACopyThatWaitedIsNotMadeUnderTheNextSession) {
-  MakeHosts(2);
-  const InodeId scratch = host(0).MakeDirectory("scratch");  // what comes from there has its copies yet to be made
-  ASSERT_TRUE(host(0)
-                  .fs->attributes()
-                  .SetXattr({}, scratch, "user.cairnfs.level", "local", meta::Namespace::XattrMode::kSet)
-                  .ok());
-  host(0).Put("from", std::string(9000, 'z'), scratch);
-  host(0).Put("to", "of before");
-  ASSERT_TRUE(host(0).Sync().ok());
-  auto from = host(0).Open("from", {.read = true}, scratch), to = host(0).Open("to");
-  ASSERT_TRUE(from.ok() && to.ok());
-  bool is_rewritten = false;
-  host(0).chunks->before_cover = [&] {
-    LoseSessionAndRewrite("to");
-    is_rewritten = true;
-  };
-  auto copied = Host::Await<size_t>([&](Done<size_t> done) {
-    host(0).fs->writer().CopyRange({from->handle, 0, to->handle, 0, 9000}, std::move(done));
-  });
-  EXPECT_TRUE(is_rewritten);
-  EXPECT_FALSE(copied.ok());
-  EXPECT_TRUE(host(0).CloseFile(*from).ok());
-  EXPECT_FALSE(host(0).CloseFile(*to).ok());
-  ASSERT_TRUE(host(0).Sync().ok());
-  EXPECT_EQ(host(1).Cat("to"), kSince);
-}
-
 TEST_F(ClusterSessionsTest, AFileIsNotEmptiedUnderTheNextSession) {
   MakeHosts(2);
   const InodeId inode = host(0).Put("file", "of before");

@@ -36,8 +36,8 @@ TEST_F(StoreTest, KnowsWhatItHolds) {
   Put(chunk, /*is_new=*/false);
   Digest digests[] = {chunk.digest, other.digest};
   EXPECT_EQ(store_->Has(digests), (std::vector<bool>{true, false}));
-  EXPECT_EQ(store_->Pin(other.digest).error().code, ErrorCode::kNotFound);
-  EXPECT_TRUE(store_->Pin(chunk.digest).ok());
+  EXPECT_EQ(store_->Pin(other.digest, 0).error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(store_->Pin(chunk.digest, 0).ok());
   EXPECT_EQ(GetText(*store_, other.digest).error().code, ErrorCode::kNotFound);
   StoreStats stats = store_->Stats();
   EXPECT_EQ(stats.new_bytes_total, 10'000u);
@@ -55,7 +55,7 @@ TEST_F(StoreTest, UnsyncedChunksAreGoneAfterReopen) {
   EXPECT_EQ(store_->Stats().pending_bytes, 50'000u);
   Open();
   ExpectReads(synced);
-  EXPECT_EQ(store_->Pin(lost.digest).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(store_->Pin(lost.digest, 0).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(store_->Stats().chunk_count, 1u);
 }
 
@@ -97,7 +97,7 @@ TEST_F(StoreTest, FullDiskRefusesAndStaysReadable) {
     auto result = PutChunk(*store_, chunk);
     if (!result.ok()) {
       EXPECT_EQ(result.error().code, ErrorCode::kNoSpace);
-      EXPECT_EQ(store_->Pin(chunk.digest).error().code, ErrorCode::kNotFound);
+      EXPECT_EQ(store_->Pin(chunk.digest, 0).error().code, ErrorCode::kNotFound);
       break;
     }
     chunks.push_back(std::move(chunk));

@@ -51,7 +51,7 @@ TEST_F(CollectTest, DeadChunksGoAndTheDiskShrinks) {
   EXPECT_EQ(progress.chunks_freed, dropped.size());
   EXPECT_EQ(progress.chunks_seen, 300u);
   EXPECT_GT(progress.segments_freed, 15u);
-  for (const TestChunk& chunk : dropped) EXPECT_FALSE(store_->Pin(chunk.digest).ok());
+  for (const TestChunk& chunk : dropped) EXPECT_FALSE(store_->Pin(chunk.digest, 0).ok());
   store_->DropCache();
   for (const TestChunk& chunk : kept) ExpectReads(chunk);
   EXPECT_EQ(store_->Stats().chunk_count, kept.size());
@@ -78,10 +78,10 @@ TEST_F(CollectTest, PinnedAndRecordedChunksStay) {
             unpinned_late = MakeChunk(4, 5000), dead = MakeChunk(5, 5000), fresh = MakeChunk(6, 5000);
   for (const TestChunk* chunk : {&pinned, &put_again, &asked, &unpinned_late, &dead}) Put(*chunk);
   ASSERT_OK(store_->Sync());
-  auto pin = store_->Pin(pinned.digest);
+  auto pin = store_->Pin(pinned.digest, 0);
   ASSERT_OK(pin);
   {
-    auto late = store_->Pin(unpinned_late.digest);
+    auto late = store_->Pin(unpinned_late.digest, 0);
     ASSERT_OK(late);
     store_->BeginCollection();
   }
@@ -93,7 +93,7 @@ TEST_F(CollectTest, PinnedAndRecordedChunksStay) {
       {}, [](const Digest&) { return false; }, SweepOptions(), progress));
   EXPECT_EQ(progress.chunks_freed, 1u);
   for (const TestChunk* chunk : {&pinned, &put_again, &asked, &unpinned_late, &fresh}) ExpectReads(*chunk);
-  EXPECT_FALSE(store_->Pin(dead.digest).ok());
+  EXPECT_FALSE(store_->Pin(dead.digest, 0).ok());
   // The next collection remembers nothing of them.
   ASSERT_OK(Collect({}));
   EXPECT_EQ(store_->Stats().chunk_count, 1u);
@@ -107,7 +107,7 @@ TEST_F(CollectTest, ACountTellsWhatASweepWouldFree) {
             dead = MakeChunk(4, 8000), pending = MakeChunk(5, 9000);
   for (const TestChunk* chunk : {&pinned, &live, &put_again, &dead}) Put(*chunk);
   ASSERT_OK(store_->Sync());
-  auto pin = store_->Pin(pinned.digest);
+  auto pin = store_->Pin(pinned.digest, 0);
   ASSERT_OK(pin);
   const auto is_live = [&](const Digest& digest) { return digest == live.digest; };
   for (int times = 0; times < 2; times++) {
@@ -265,7 +265,7 @@ TEST_F(CollectTest, SavesAndReadsBesideCollections) {
         }
         std::lock_guard lock(mutex);
         if (named.contains(chunk.digest)) {
-          auto pin = store_->Pin(chunk.digest);
+          auto pin = store_->Pin(chunk.digest, 0);
           ASSERT_OK(pin);
         }
         if (random() % 2 == 0) named.erase(chunk.digest);
@@ -280,7 +280,7 @@ TEST_F(CollectTest, SavesAndReadsBesideCollections) {
       {
         std::lock_guard lock(mutex);
         if (!named.contains(chunk.digest)) continue;
-        auto pinned = store_->Pin(chunk.digest);
+        auto pinned = store_->Pin(chunk.digest, 0);
         ASSERT_OK(pinned);
         pin = *std::move(pinned);
       }

@@ -386,7 +386,7 @@ TEST_F(DamageTest, FailedSyncClosesTheStoreForWriting) {
   disk_.SetFaults(io::Faults());
   EXPECT_EQ(store_->Sync().error().code, ErrorCode::kFailed);
   Open();
-  EXPECT_FALSE(store_->Pin(MakeChunk(902, 100'000).digest).ok());
+  EXPECT_FALSE(store_->Pin(MakeChunk(902, 100'000).digest, 0).ok());
   ExpectReads(chunks_[7]);
 }
 

@@ -186,11 +186,35 @@ nodes         1 up, 0 down, 1 out
 copying       0 B written that lack copies yet
 missing       0 copies of stored chunks
 repair        copying, 10 chunks left, 0 B/s, about 5 s left
+collection    none yet
 
   name  state     address  domain  weight  stored   free  session  id
 * one   up, full           -       1.5     1.0 MiB  0 B   0 s      1
   two   out                rack    0       -        -     -        2
 )");
+}
+
+TEST(ClusterText, OfACollection) {
+  control::ClusterReply reply = TwoNodes();
+  control::NodeCollection& one = *reply.mutable_nodes(0)->mutable_collection();
+  control::NodeCollection& two = *reply.mutable_nodes(1)->mutable_collection();
+  one.set_phase("done");
+  one.set_bytes_freed(kMiB);
+  one.set_ended_seconds_ago(30);
+  two.set_phase("begun");
+  EXPECT_NE(ClusterText(reply).find("\ncollection    runs on two (begun)\n"), std::string::npos) << ClusterText(reply);
+  two.set_phase("failed");
+  two.set_bytes_freed(2 * kMiB);
+  two.set_ended_seconds_ago(20);
+  two.set_error("a recipe\ncannot be read");
+  EXPECT_NE(ClusterText(reply).find(
+                "\ncollection    20 s ago, 3.0 MiB freed on all nodes; two: a recipe\\x0acannot be read\n"),
+            std::string::npos)
+      << ClusterText(reply);
+  reply.set_collection_held_up("the store went back");
+  EXPECT_NE(
+      ClusterText(reply).find("\ncollection    held up: the store went back (cairnfs gc --after-restore allows it)\n"),
+      std::string::npos);
 }
 
 TEST(ClusterJson, OfTwoNodes) {
@@ -199,7 +223,7 @@ TEST(ClusterJson, OfTwoNodes) {
   EXPECT_EQ(object.at("min_replicas_lowered"), true);
   EXPECT_EQ(object.at("nodes_out"), 1);
   EXPECT_EQ(object.at("repair_seconds_left"), 5.0);
-  EXPECT_EQ(object.size(), 16U);
+  EXPECT_EQ(object.size(), 17U);
   ASSERT_EQ(object.at("nodes").size(), 2U);
   EXPECT_EQ(object.at("nodes")[0].at("stored_bytes"), kMiB);
   EXPECT_EQ(object.at("nodes")[0].size(), 17U);  // all but the chunks in a second
