@@ -23,6 +23,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -35,7 +36,7 @@ import checkpoints
 import nemesis
 import plain_hosts
 from burst import Burst
-from cairnfs_mount import Scratch, run
+from cairnfs_mount import Scratch, program, run
 from cluster import Cluster
 from zombie import Zombie
 
@@ -147,11 +148,14 @@ class Round:
         traced.start(self.work(0.3))
         saved.start(checkpoints.saver_work(self.test.ledger, self.stop, 0.4))
         watched.start(checkpoints.watcher_work(self.test.ledger, self.stop, self.problems))
+        collector = threading.Thread(target=self.collect)
+        collector.start()
         nemesis.sleep(self.rng.uniform(0.3, 2))
         self.strike_and_heal()
         self.stop.set()
         for part in (saved, watched, traced):
             part.finish()
+        collector.join()
         self.cluster.wait_for_copies(seconds=180)
         self.healthy_ns = time.monotonic_ns()
         if isinstance(self.fault, nemesis.Nothing):
@@ -160,6 +164,19 @@ class Round:
         self.go_on(traced, tracers)
         self.judge_checkpoints()
         self.problems += self.test.check_nodes()
+
+    def collect(self):
+        """Chunks are collected all the time, as far as the fault lets them; what is saved or kept must not go."""
+        rng = random.Random(f"{self.options.seed} {self.number} collect")
+        while not self.test.is_plain and not self.stop.wait(rng.uniform(0.2, 2)):
+            host = rng.choice(self.cluster.hosts)
+            asked = subprocess.Popen(host.inside(program("cairnfs"), "gc", "--data", host.data),
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while asked.poll() is None and not self.stop.wait(0.1):
+                pass
+            if asked.poll() is None:
+                asked.terminate()
+            self.test.collections += asked.wait() == 0
 
     def count_sessions_lost(self):
         return {host: host.sessions_lost() for host in self.cluster.hosts}
@@ -345,6 +362,7 @@ class Test:
         self.ledger = cluster.ledger = checkpoints.Ledger()
         self.calls = self.committed = self.given_up = 0
         self.unlucky = 0  # sessions that ended without a fault
+        self.collections = 0  # that went well
 
     def run(self, kinds, first=0):
         for number, kind in enumerate(kinds, first):
@@ -416,7 +434,7 @@ def run_on_cluster(store, rounds, options, artefacts):
         print(f"-- {options.hosts} hosts, {options.copies} copies, metadata in {store}", flush=True)
         test = Test(cluster, options, artefacts, environment)
         test.run(nemesis.plan(random.Random(f"{options.seed} {store}"), rounds, names))
-        print(f"-- {test.calls} calls traced, {test.given_up} histories given up", flush=True)
+        print(f"-- {test.calls} calls traced, {test.given_up} histories given up, {test.collections} collections", flush=True)
 
 
 def run_on_plain(damage, rounds, options, artefacts):
