@@ -368,7 +368,8 @@ void Replicator::Tick() {
   if (now >= retry_at_) {
     retry_at_ = now + kRetryInterval;
     std::vector<NodeId> taking;
-    for (const NodeInfo& node : parts_.reachability.view()->nodes) {
+    const ViewPtr view = parts_.reachability.view();
+    for (const NodeInfo& node : view->nodes) {
       if (node.takes_chunks()) taking.push_back(node.id);
     }
     const bool are_others = std::exchange(retried_with_, taking) != taking;
