@@ -235,7 +235,7 @@ Status SharedCollection::Collect(const Context& context, uint64_t bytes_per_seco
     }
     if (context.IsStopped()) return Stopped();
     progress.SetPhase("waits for the collection before");
-    static_cast<void>(context.Sleep(kLookAgainMin));
+    static_cast<void>(context.Sleep(kLookAgainMin * 4));
   }
   const Result<bool> has_freed = TakePart(context, bytes_per_second_max, progress);
   if (!has_freed.ok()) return has_freed.error();

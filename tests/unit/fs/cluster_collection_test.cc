@@ -220,6 +220,23 @@ TEST_F(ClusterCollectionTest, NothingIsCollectedWhileItIsHeldUp) {
   EXPECT_TRUE(host(1).Collect().ok());
 }
 
+TEST_F(ClusterCollectionTest, WhatDoesNotDecodeIsSaidAndCollectsNothing) {
+  MakeHosts(2);
+  ASSERT_TRUE(host(0).Collect().ok());
+  AwaitOver();
+  for (const std::string& key : {std::string("WA"), cluster::Epochs::EpochKey()}) {
+    const auto entry = store_->Get({}, key);
+    ASSERT_TRUE(entry.ok() && entry->has_value());
+    const std::string value = (*entry)->value;
+    for (size_t size = 0; size < value.size(); size++) {
+      ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(key, value.substr(0, size))).ok());
+      EXPECT_EQ(State().error().code, ErrorCode::kCorrupt) << key << " " << size;
+    }
+    EXPECT_EQ(host(0).Collect().error().code, ErrorCode::kCorrupt);
+    ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(key, value)).ok());
+  }
+}
+
 // As after a backup was restored while all hosts were down.
 TEST_F(ClusterCollectionTest, AnOlderAnnouncementThanRememberedHoldsThemUp) {
   MakeHosts(2);
