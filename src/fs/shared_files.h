@@ -9,6 +9,7 @@
 #include "fs/calls.h"
 #include "fs/host_waits.h"
 #include "fs/orphans.h"
+#include "fs/room.h"
 #include "fs/sharing.h"
 #include "fs/waits.h"
 
@@ -24,6 +25,7 @@ class SharedFiles final : public Sharing {
     Contents& contents;
     SharedRecords& records;
     SyncRounds& rounds;
+    Room& room;
     SharedCalls& calls;
     Waits& waits;
     std::stop_token stop;  // of the filesystem
@@ -54,7 +56,10 @@ class SharedFiles final : public Sharing {
   uint64_t PlaceAppend(const InodePtr& inode, const FileSystem::WriteRequest& request) override
       REQUIRES_LOCK(inode->mutex);
   void Change(FileChange change, Done<void> done) override;
-  void NoteOrphan(const InodePtr& inode) override { orphans_->Add(inode->id); }
+  void NoteOrphan(const InodePtr& inode) override {
+    orphans_->Add(inode->id);
+    at_.room.NoteFreed(inode->freed_bytes);
+  }
 
  private:
   using WithMarks = meta::Namespace::WithMarks;

@@ -177,6 +177,7 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                        .contents = *contents,
                                                                        .records = own_records,
                                                                        .rounds = *rounds,
+                                                                       .room = *room,
                                                                        .calls = own_calls,
                                                                        .waits = *waits,
                                                                        .stop = stop.get_token()});

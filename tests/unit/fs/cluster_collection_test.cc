@@ -48,6 +48,20 @@ TEST_F(ClusterCollectionTest, FreesOnEachHostWhatNoRecordNames) {
   EXPECT_EQ(host(2).fs->maintenance().GetCollection().chunks_freed, 0U);
 }
 
+TEST_F(ClusterCollectionTest, BeginsByItselfOnceEnoughWasDeleted) {
+  options_.collect_after_bytes = 100'000;
+  options_.collect_delay_ms = 1;
+  MakeHosts(2);
+  host(0).Put("kept", TextOf(1, 50'000));
+  const InodeId gone = host(0).Put("gone", TextOf(2, 300'000));
+  const uint64_t before = ChunksOn(0);
+  // By a host that has never read it.
+  ASSERT_TRUE(host(1).Unlink("gone").ok());
+  host(0).fs->names().Forget(gone, 1);
+  EXPECT_TRUE(Eventually([&] { return ChunksOn(0) < before; }));
+  EXPECT_EQ(host(1).Cat("kept"), TextOf(1, 50'000));
+}
+
 TEST_F(ClusterCollectionTest, KeepsWhatIsNotPublishedYet) {
   MakeHosts(2);
   const std::string text = TextOf(2, 400'000);
