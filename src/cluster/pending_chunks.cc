@@ -73,9 +73,10 @@ bool SyncPoint::IsPlaced() {
     const bool needs_no_other = scope_ == Scope::kThisNode || chunk.state() == ChunkCopies::State::kReplicating;
     const bool has_no_room = scope_ == Scope::kCopies && chunk.local() == Local::kNoRoom;
     const bool is_placed = (chunk.local() == Local::kStored && needs_no_other) || has_no_room;
-    // But some node has to vouch for it.
-    const bool is_vouched_for = chunk.is_covered() && (scope_ == Scope::kCopies || chunk.has_copy());
-    if (!is_vouched_for && (chunk.is_covered() || !is_placed) && !LeavesOut(chunk)) return false;
+    // Of a covered one, where copies are not waited for, some node has to say that it has it.
+    const bool is_there = scope_ == Scope::kCopies || chunk.has_copy();
+    const bool may_go_on = chunk.is_covered() ? is_there : is_placed;
+    if (!may_go_on && !LeavesOut(chunk)) return false;
     placed_ = at->first;
   }
   return true;

@@ -63,6 +63,11 @@ Status ClusterHost::BeginEpoch(const Context& context) {
   return {};
 }
 
+void ClusterHost::ForgetEpoch() {
+  MutexLock lock(epoch_mutex_);
+  parts_.chunks.BeginEpoch();
+}
+
 void ClusterHost::NoteReferenced(std::span<const store::ChunkPin> pins) {
   std::vector<Digest> chunks;
   for (const store::ChunkPin& pin : pins) chunks.push_back(pin.digest());

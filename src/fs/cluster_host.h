@@ -75,6 +75,8 @@ class ClusterHost {
   // Begins the present epoch, where that is not done: whatever is pinned is asked for anew, and open files are compared
   // with the store before they are read again.
   Status BeginEpoch(const Context& context) EXCLUDES_LOCK(epoch_mutex_);
+  // Before a session that follows a lost one: others may have collected meanwhile.
+  void ForgetEpoch() EXCLUDES_LOCK(epoch_mutex_);
   cluster::Epochs& epochs() { return epochs_; }
 
   // Takes over which marks the file has of other sessions. `state` was read with the marks.

@@ -119,8 +119,7 @@ void ClusterMember::LoseSession() {
     Status status = at_.host.membership().Rejoin();
     // Before a file is made in the new session: the store may have gone back to before its number was given out.
     if (status.ok()) status = at_.parts.names.ForgetReservedInodes(context);
-    // Others may have collected meanwhile what was known to have its copies.
-    at_.host.chunks().BeginEpoch();
+    if (status.ok()) at_.host.ForgetEpoch();
     if (status.ok()) status = at_.host.BeginSession();
     if (status.ok()) {
       spdlog::info("this host has a new session with the cluster");

@@ -177,6 +177,11 @@ void Collector::RequestCount(Done<LiveCount> done) {
   done(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping"));
 }
 
+uint64_t Collector::runs_total() const {
+  MutexLock lock(mutex_);
+  return runs_total_;
+}
+
 std::optional<LiveCount> Collector::last_count() const {
   MutexLock lock(mutex_);
   return last_count_;

@@ -34,6 +34,8 @@ class Collector {
   // Of so many chunks on this node, of which files name so many: those that a collection would free.
   uint64_t CountFree(uint64_t stored, uint64_t named) const { return work_->CountFree(stored, named); }
   bool running() const { return running_.load(); }
+  // Of collections that went well, on this host and, among several, of others in which this one took part.
+  uint64_t runs_total() const;
   std::string last_error() const;  // of the last collection; empty when it went well
   // Gives up a collection that runs, returns once it has ended, and lets none begin until Resume; what is to be
   // collected is left as NoteUncollected leaves it, and Resume takes it. Nothing to do where that is so already.

@@ -35,11 +35,19 @@ bool LiveSet::Contains(const Digest& digest) const {
   return std::binary_search(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
 }
 
-void CandidateSet::Add(const Digest& digest) { prefixes_.push_back(DigestHash()(digest)); }
+void CandidateSet::Add(const Digest& digest) {
+  prefixes_.push_back(DigestHash()(digest));
+  if (prefixes_.size() >= compact_at_) Compact();
+}
 
-void CandidateSet::Seal() {
+void CandidateSet::Compact() {
   std::sort(prefixes_.begin(), prefixes_.end());
   prefixes_.erase(std::unique(prefixes_.begin(), prefixes_.end()), prefixes_.end());
+  compact_at_ = std::max(compact_at_, prefixes_.size() * 2);
+}
+
+void CandidateSet::Seal() {
+  Compact();
   is_marked_.resize(prefixes_.size());
 }
 

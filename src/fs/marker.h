@@ -41,7 +41,9 @@ class CandidateSet {
 
  private:
   std::optional<size_t> Find(const Digest& digest) const;
+  void Compact();
   std::vector<uint64_t> prefixes_;
+  size_t compact_at_ = 1 << 20;
   std::vector<bool> is_marked_;
 };
 

@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kNoBufferPatience{1};
 constexpr std::chrono::seconds kProbeHolds{1};
 static_assert(kProbeHolds <= kNoBufferPatience);
 
-// What a collection was in vain for is refused for so long.
+// After a collection in vain so long passes before the next, but for those who have reason to think that there is room.
 constexpr int kHoldPerCollection = 2;
 constexpr std::chrono::nanoseconds kVainHoldsMin = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kVainHoldsMax = std::chrono::seconds(30);
@@ -76,10 +76,12 @@ Status Room::ReserveOrWait(uint64_t bytes) {
   // next few writers need not try again, unless something was freed since.
   const uint64_t count_before = free_count_;
   const bool is_vain_of_late = Clock::Now() < vain_until_.load();
-  if (is_vain_of_late && count_before == free_count_at_vain_collection_) return NoSpace();
+  const bool are_same = collection_.runs_total() == runs_at_vain_collection_;  // or other hosts have deleted something
+  if (is_vain_of_late && are_same && count_before == free_count_at_vain_collection_) return NoSpace();
   const std::chrono::nanoseconds taken = CollectAndWait();
   if (chunks_.TryReserve(bytes)) return {};
   free_count_at_vain_collection_ = count_before;
+  runs_at_vain_collection_ = collection_.runs_total();
   // One over several hosts keeps all of them busy.
   vain_until_ = Clock::Now() + std::clamp(kHoldPerCollection * taken, kVainHoldsMin, kVainHoldsMax);
   return NoSpace();

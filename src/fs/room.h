@@ -45,8 +45,8 @@ class Room {
   store::LocalChunkStore& chunks_;
   SyncRounds& rounds_;
   Collector& collection_;
-  std::atomic<Clock::time_point> vain_until_{
-      Clock::time_point(-std::chrono::hours(1))};  // a collection last made too little room
+  std::atomic<Clock::time_point> vain_until_{Clock::time_point(-std::chrono::hours(1))};  // after one in vain
+  std::atomic<uint64_t> runs_at_vain_collection_{0};
   // How often something was freed; and before that collection.
   std::atomic<uint64_t> free_count_{0}, free_count_at_vain_collection_{0};
   std::atomic<bool> found_none_{false};  // accepted bytes found no room when they were last tried

@@ -53,8 +53,11 @@ Status SharedCollection::Tell(const Context& context, Turn& turn) {
 Status SharedCollection::Remember(const State& state) {
   const uint64_t number = state.announced ? state.announced->number : 0;
   remember_at_ = Clock::Now() + kRememberEvery;
-  return engine_.Write({{std::string(kRememberedKey), Encoder().U64(number).U64(state.revision).Take()}},
-                       kv::WriteMode::kSynced);
+  const Status written = engine_.Write(
+      {{std::string(kRememberedKey), Encoder().U64(number).U64(state.revision).Take()}}, kv::WriteMode::kSynced);
+  // A full disk must not keep chunks from being freed there.
+  const bool is_full = !written.ok() && written.error().code == ErrorCode::kNoSpace;
+  return is_full ? Status() : written;
 }
 
 Status SharedCollection::CheckStore(const Context& context, const State& state) {
@@ -93,8 +96,11 @@ bool SharedCollection::IsCalled(const Context& context) {
   const Context bounded = context.WithTimeout(kAnswerMax);
   const auto state = host_.epochs().ReadAnnounced(bounded);
   if (!state.ok() || !CheckStore(bounded, *state).ok() || !state->announced) return false;
-  const bool has_told = last_.has_ended() && told_under_ == host_.session();
-  return !has_told || last_.announcement != state->announced->revision;
+  return !HasTakenPart(*state);
+}
+
+bool SharedCollection::HasTakenPart(const State& state) const {
+  return last_.has_ended() && told_under_ == host_.session() && last_.announcement == state.announced->revision;
 }
 
 Status SharedCollection::Record(const Context& context, const State& state, Turn& turn) {
@@ -139,7 +145,7 @@ Result<SharedCollection::State> SharedCollection::AwaitAll(const Context& contex
   }
 }
 
-Status SharedCollection::MarkAndSweep(const Context& context, uint64_t bytes_per_second_max,
+Status SharedCollection::MarkAndSweep(const Context& context, const Turn& turn, uint64_t bytes_per_second_max,
                                       CollectionProgress& progress) {
   progress.SetPhase("mark");
   // What is here, or known to lie elsewhere.
@@ -152,9 +158,11 @@ Status SharedCollection::MarkAndSweep(const Context& context, uint64_t bytes_per
   shared_collect_marked.Pass();
   CAIRNFS_ASSIGN_OR_RETURN(const State state, host_.epochs().Read(context));
   CAIRNFS_RETURN_IF_ERROR(CheckStore(context, state));
+  if (turn.session != host_.session()) return SessionLost("its part in the collection is over");
   // First, because the sweep ends the recording.
   auto is_live = [&](const Digest& digest) { return live.Contains(digest); };
-  CAIRNFS_RETURN_IF_ERROR(host_.chunks().ForgetHolders(context, is_live));
+  const Status forgotten = host_.chunks().ForgetHolders(context, is_live);
+  if (!forgotten.ok() && forgotten.error().code != ErrorCode::kNoSpace) return forgotten;
   if (forget_recorded.PassOrSkip()) local_.BeginCollection();
   progress.SetPhase("sweep");
   store::SweepOptions sweep;
@@ -191,7 +199,7 @@ Status SharedCollection::TakeTurn(const Context& context, uint64_t bytes_per_sec
   if (!is_in_time) return {};
   const auto has_begun = [](const Part& part) { return part.phase != Part::Phase::kRecording; };
   CAIRNFS_ASSIGN_OR_RETURN(state, AwaitAll(context.WithTimeout(kOthersWaitMax), turn, progress, "begun", has_begun));
-  CAIRNFS_RETURN_IF_ERROR(MarkAndSweep(context, bytes_per_second_max, progress));
+  CAIRNFS_RETURN_IF_ERROR(MarkAndSweep(context, turn, bytes_per_second_max, progress));
   turn.has_freed = true;
   return {};
 }
@@ -200,6 +208,7 @@ Result<bool> SharedCollection::TakePart(const Context& context, uint64_t bytes_p
                                         CollectionProgress& progress) {
   Turn turn;
   turn.session = host_.session();
+  progress.Reset();
   host_.chunks().HoldRepair(true);
   const Status taken = TakeTurn(context, bytes_per_second_max, progress, turn);
   if (turn.is_recording) local_.AbortCollection();  // without effect after a sweep
@@ -229,13 +238,13 @@ Status SharedCollection::Collect(const Context& context, uint64_t bytes_per_seco
       const Status announced = host_.epochs().Announce(context, state);
       if (!announced.ok() && announced.error().code != ErrorCode::kConflict) return announced;
       if (announced.ok()) break;
-    } else if (!last_.has_ended() || last_.announcement != state.announced->revision) {
+    } else if (!HasTakenPart(state)) {
       const Result<bool> has_freed = TakePart(context, bytes_per_second_max, progress);
       if (has_freed.ok() && *has_freed) return AwaitEnd(context, progress);
     }
     if (context.IsStopped()) return Stopped();
     progress.SetPhase("waits for the collection before");
-    static_cast<void>(context.Sleep(kLookAgainMin * 4));
+    static_cast<void>(context.Sleep(kLookAgainMax));
   }
   const Result<bool> has_freed = TakePart(context, bytes_per_second_max, progress);
   if (!has_freed.ok()) return has_freed.error();

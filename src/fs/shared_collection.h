@@ -41,7 +41,8 @@ class SharedCollection final : public CollectionWork {
   Status Record(const Context& context, const State& state, Turn& turn);
   // Makes the epoch this host's own: what it saves is asked for anew.
   Status BeginEpoch(const Context& context, Turn& turn);
-  Status MarkAndSweep(const Context& context, uint64_t bytes_per_second_max, CollectionProgress& progress);
+  Status MarkAndSweep(const Context& context, const Turn& turn, uint64_t bytes_per_second_max,
+                      CollectionProgress& progress);
   // The state once all nodes with a session fulfil it. An error: somebody failed, the session was lost, it was held up,
   // or the context expired.
   Result<State> AwaitAll(const Context& context, const Turn& turn, CollectionProgress& progress, const char* what,
@@ -50,6 +51,7 @@ class SharedCollection final : public CollectionWork {
   // Holds collections up where the store went back, and says so.
   Status CheckStore(const Context& context, const State& state);
   Status Remember(const State& state);
+  bool HasTakenPart(const State& state) const;  // in the announced collection, under this session
   // Until all have ended: the sum of what they have freed, or the error of one.
   Status AwaitEnd(const Context& context, CollectionProgress& progress);
 
@@ -64,7 +66,7 @@ class SharedCollection final : public CollectionWork {
   uint64_t told_under_ = 0;  // session
   Clock::time_point remember_at_{};
   uint64_t store_state_ = 0;
-  bool has_compared_ = false;  // the last announcement that this node remembers, with the store's
+  bool has_compared_ = false;  // what this node remembers with the store
 };
 
 }  // namespace cairnfs::fs

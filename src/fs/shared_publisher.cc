@@ -64,15 +64,17 @@ void SharedPublisher::CompareBase(const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     if (!inode->content->changed || !inode->content->shared().must_compare) return;
   }
+  const uint64_t epoch = host_.epoch();
   const auto state = names_.ReadFile({}, inode->id);
   if (!state.ok()) return;
   MutexLock lock(inode->mutex);
   Content& content = *inode->content;
   if (!content.changed || content.must_reload()) return;
   SharedContent& shared = content.shared();
-  const bool is_same = state->record_revision == shared.base_revision;
-  if (!is_same && !Rebase(content, state->record, state->record_revision, chunks_).ok()) return;
-  if (!is_same) streams_.DropStoredFronts(inode);
+  const bool is_newer = state->record_revision > shared.base_revision;
+  if (is_newer && !Rebase(content, state->record, state->record_revision, chunks_).ok()) return;
+  if (is_newer) streams_.DropStoredFronts(inode);
+  if (epoch != host_.epoch()) return;  // what was read may be older than that
   shared.must_compare = false;
   shared.compared_revision = state->record_revision;
 }
