@@ -179,7 +179,6 @@ def a_host_dies_in_the_midst_of_it(world):
         shutil.rmtree(world.hosts[1].path("kept"))
 
 
-
 def deleting_makes_room_when_all_disks_are_full(world):
     """Each disk is of 300 MiB; what was deleted on one host is written again on another, again and again."""
     store = "etcd" if world.cluster.etcd else "node"
