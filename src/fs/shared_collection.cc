@@ -193,10 +193,10 @@ Status SharedCollection::TakeTurn(const Context& context, uint64_t bytes_per_sec
     }
   }
   CAIRNFS_RETURN_IF_ERROR(BeginEpoch(context, turn));
-  shared_collect_begun.Pass();
   // A node that did not record before the epoch was put does not know who counts on it.
   const bool is_in_time = turn.recording_since != 0 && turn.recording_since < state.epoch->revision;
   if (!is_in_time) return {};
+  shared_collect_begun.Pass();
   const auto has_begun = [](const Part& part) { return part.phase != Part::Phase::kRecording; };
   CAIRNFS_ASSIGN_OR_RETURN(state, AwaitAll(context.WithTimeout(kOthersWaitMax), turn, progress, "begun", has_begun));
   CAIRNFS_RETURN_IF_ERROR(MarkAndSweep(context, turn, bytes_per_second_max, progress));

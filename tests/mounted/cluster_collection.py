@@ -157,11 +157,14 @@ def a_host_dies_in_the_midst_of_it(world):
         kept, gone = save(world, "kept"), save(world, "gone")
         victim = world.hosts[2]
         victim.umount()
-        victim.mount(CAIRNFS_FAILPOINTS=failpoint + "=kill")
+        try:
+            victim.mount(CAIRNFS_FAILPOINTS=failpoint + "=kill")
+        except AssertionError as error:  # a collection that began by itself has met it already
+            print(f"   {failpoint}: at the mount: {str(error).splitlines()[0]}", flush=True)
         shutil.rmtree(world.hosts[0].path("gone"))
         asked = subprocess.Popen(world.hosts[0].inside(program("cairnfs"), "gc", world.hosts[0].mount_point),
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        wait_until(lambda: not victim.is_alive(), 120, f"{victim.name} dies at {failpoint}")
+        wait_until(lambda: victim.pid is None or not victim.is_alive(), 120, f"{victim.name} dies at {failpoint}")
         victim.kill()
         said, _ = asked.communicate(timeout=300)
         print(f"   {failpoint}: {asked.returncode} {said.strip().splitlines()[-1]}", flush=True)
@@ -233,8 +236,8 @@ def a_restored_backup_is_not_collected(world):
         restart_etcd(lambda: shutil.copytree(etcd.data, etcd.data + ".backup"))
         cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
         wait_until(lambda: error_of(os.unlink, other.path("gone")) == 0, 60, "the name is removed", every=1)
-        wait_until(lambda: collect(one)["bytes_freed"] > 7 * MIB, 60, "its bytes are gone, once nobody has it open",
-                   every=1)
+        wait_until(lambda: collect(one) and stored(one) + stored(other) < 10 * MIB, 60,
+                   "its bytes are gone, once nobody has it open", every=1)
         write(one.path("later"), world.content(4 * MIB))
         restart_etcd(lambda: (shutil.rmtree(etcd.data), shutil.move(etcd.data + ".backup", etcd.data)))
         wait_until(lambda: error_of(os.listdir, other.mount_point) == 0 and "gone" in os.listdir(other.mount_point), 60,
