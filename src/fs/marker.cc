@@ -30,40 +30,25 @@ void LiveSet::Seal() {
   is_sealed_ = true;
 }
 
-bool LiveSet::Contains(const Digest& digest) const {
+std::optional<size_t> LiveSet::PlaceOf(const Digest& digest) const {
   assert(is_sealed_);
-  return std::binary_search(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
-}
-
-void CandidateSet::Add(const Digest& digest) {
-  prefixes_.push_back(DigestHash()(digest));
-  if (prefixes_.size() >= compact_at_) Compact();
-}
-
-void CandidateSet::Compact() {
-  std::sort(prefixes_.begin(), prefixes_.end());
-  prefixes_.erase(std::unique(prefixes_.begin(), prefixes_.end()), prefixes_.end());
-  compact_at_ = std::max(compact_at_, prefixes_.size() * 2);
-}
-
-void CandidateSet::Seal() {
-  Compact();
-  is_marked_.resize(prefixes_.size());
-}
-
-std::optional<size_t> CandidateSet::Find(const Digest& digest) const {
-  assert(is_marked_.size() == prefixes_.size());
-  const auto found = std::lower_bound(prefixes_.begin(), prefixes_.end(), DigestHash()(digest));
-  if (found == prefixes_.end() || *found != DigestHash()(digest)) return std::nullopt;
+  const uint64_t prefix = DigestHash()(digest);
+  const auto found = std::lower_bound(prefixes_.begin(), prefixes_.end(), prefix);
+  if (found == prefixes_.end() || *found != prefix) return std::nullopt;
   return static_cast<size_t>(found - prefixes_.begin());
 }
 
+void CandidateSet::Seal() {
+  given_.Seal();
+  is_marked_.resize(given_.size());
+}
+
 void CandidateSet::Mark(const Digest& digest) {
-  if (const auto place = Find(digest)) is_marked_[*place] = true;
+  if (const auto place = given_.PlaceOf(digest)) is_marked_[*place] = true;
 }
 
 bool CandidateSet::Contains(const Digest& digest) const {
-  const auto place = Find(digest);
+  const auto place = given_.PlaceOf(digest);
   return !place || is_marked_[*place];
 }
 

@@ -18,8 +18,9 @@ namespace cairnfs::fs {
 class LiveSet {
  public:
   void Add(const Digest& digest);
-  void Seal();                                // call once after the last Add
-  bool Contains(const Digest& digest) const;  // REQUIRES: sealed
+  void Seal();                                                // call once after the last Add
+  std::optional<size_t> PlaceOf(const Digest& digest) const;  // below size(); nullopt: not added. REQUIRES: sealed
+  bool Contains(const Digest& digest) const { return PlaceOf(digest).has_value(); }
   size_t size() const { return prefixes_.size(); }
 
  private:
@@ -33,23 +34,18 @@ class LiveSet {
 // there are in the cluster. Two that are alike in these count as one, which errs towards keeping.
 class CandidateSet {
  public:
-  void Add(const Digest& digest);
+  void Add(const Digest& digest) { given_.Add(digest); }
   void Seal();                                // call once after the last Add
   void Mark(const Digest& digest);            // REQUIRES: sealed
   bool Contains(const Digest& digest) const;  // it was marked, or was not given. REQUIRES: sealed
-  size_t size() const { return prefixes_.size(); }
 
  private:
-  std::optional<size_t> Find(const Digest& digest) const;
-  void Compact();
-  std::vector<uint64_t> prefixes_;
-  size_t compact_at_ = 1 << 20;
+  LiveSet given_;
   std::vector<bool> is_marked_;
 };
 
 using Marking = std::function<void(const Digest&)>;
-// Marks every digest that the record of a file names, those of recipe pages too.
-// kInterrupted: the context expired.
+// Marks every digest that the record of a file names, those of recipe pages too. kInterrupted: the context expired.
 Status MarkFile(const Context& context, const meta::FileRecord& record, store::ChunkStore& chunks, const Marking& mark);
 // Of all files in `kv`, orphans too, which it reads piece by piece, each at a revision of its own. `marked` counts
 // them. What cannot be read ends it.

@@ -12,6 +12,15 @@ class EpochTest : public ClusterChunkTest {
       node->local->BeginCollection();
     }
   }
+  // Chunks that the first of four nodes has saved; it has let go of them, and all begin to record.
+  std::vector<TestChunk> SaveThenRecord() {
+    AddNodes(4);
+    auto chunks = MakeChunks(1, 30);
+    PutAll(*nodes_[0], chunks);
+    EXPECT_TRUE(nodes_[0]->chunks->Sync().ok());
+    Record();
+    return chunks;
+  }
   // No record names anything.
   void SweepAll() {
     for (auto& node : nodes_) {
@@ -41,11 +50,7 @@ TEST_F(EpochTest, WhatIsPinnedIsAskedForAndKept) {
 
 // The same without the epoch: the other nodes know of nobody who needs them, and forget them and who has them.
 TEST_F(EpochTest, WhatNobodyAsksForGoes) {
-  AddNodes(4);
-  const auto chunks = MakeChunks(1, 30);
-  PutAll(*nodes_[0], chunks);
-  ASSERT_OK(nodes_[0]->chunks->Sync());
-  Record();
+  const auto chunks = SaveThenRecord();
   SweepAll();
   ExpectCopies(chunks, 0);
   for (const TestChunk& chunk : chunks) {
@@ -55,11 +60,7 @@ TEST_F(EpochTest, WhatNobodyAsksForGoes) {
 
 // It was confirmed in an earlier epoch, and is saved once more in this one.
 TEST_F(EpochTest, WhatWasConfirmedBeforeIsAskedForOnceMore) {
-  AddNodes(4);
-  const auto chunks = MakeChunks(1, 30);
-  PutAll(*nodes_[0], chunks);
-  ASSERT_OK(nodes_[0]->chunks->Sync());
-  Record();
+  const auto chunks = SaveThenRecord();
   nodes_[0]->chunks->BeginEpoch();
   PutAll(*nodes_[0], chunks);
   ASSERT_OK(nodes_[0]->chunks->Sync());
@@ -69,11 +70,7 @@ TEST_F(EpochTest, WhatWasConfirmedBeforeIsAskedForOnceMore) {
 
 // As copy_file_range takes them from a file: nobody has put them here, and they lie elsewhere.
 TEST_F(EpochTest, WhatIsPinnedToBeCopiedIsAskedFor) {
-  AddNodes(4);
-  const auto chunks = MakeChunks(1, 30);
-  PutAll(*nodes_[0], chunks);
-  ASSERT_OK(nodes_[0]->chunks->Sync());
-  Record();
+  const auto chunks = SaveThenRecord();
   nodes_[3]->chunks->BeginEpoch();
   std::vector<store::ChunkPin> pins;
   for (const TestChunk& chunk : chunks) {

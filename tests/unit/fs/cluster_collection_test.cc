@@ -9,6 +9,13 @@ class ClusterCollectionTest : public ClusterTest {
  protected:
   uint64_t ChunksOn(size_t index) { return host(index).local->Stats().chunk_count; }
   Result<cluster::EpochState> State() { return cluster::Epochs(*host(0).fenced, *host(0).membership).Read({}); }
+  // What the file took is dead then.
+  void PutAndRemove(Host& by, const std::string& text) {
+    const InodeId gone = by.Put("gone", text);
+    ASSERT_TRUE(by.Unlink("gone").ok());
+    by.fs->names().Forget(gone, 1);
+    SettleOrphans(by);
+  }
   // All of these hosts have taken their part in the last collection.
   void AwaitOver() {
     ASSERT_TRUE(Eventually([&] {
@@ -91,10 +98,7 @@ TEST_F(ClusterCollectionTest, APublishOfAnEarlierEpochIsTriedAgain) {
 // Others free nothing that a host has accepted and cannot find any more at this moment.
 TEST_F(ClusterCollectionTest, NothingIsFreedWhileAHostIsNotSafe) {
   MakeHosts(2);
-  const InodeId gone = host(0).Put("gone", TextOf(4, 200'000));
-  ASSERT_TRUE(host(0).Unlink("gone").ok());
-  host(0).fs->names().Forget(gone, 1);
-  SettleOrphans(host(0));
+  PutAndRemove(host(0), TextOf(4, 200'000));
   const uint64_t before = ChunksOn(0);
   host(1).chunks->is_unsafe = true;
   const auto refused = host(0).Collect();
@@ -212,10 +216,7 @@ TEST_F(ClusterCollectionTest, AHostThatLostItsSessionTakesPartInTheNext) {
   MakeHosts(2);
   ASSERT_TRUE(host(0).Collect().ok());
   LoseSession(1);
-  const InodeId gone = host(1).Put("gone", TextOf(8, 200'000));
-  ASSERT_TRUE(host(1).Unlink("gone").ok());
-  host(1).fs->names().Forget(gone, 1);
-  SettleOrphans(host(1));
+  PutAndRemove(host(1), TextOf(8, 200'000));
   const uint64_t before = ChunksOn(1);
   ASSERT_TRUE(host(0).Collect().ok());
   EXPECT_LT(ChunksOn(1), before);
