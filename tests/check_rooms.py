@@ -15,7 +15,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "kvnet", "cluster", "meta", "coherence", "fs", "fuse", "control", "daemon", "client"]
+ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "admission", "kvnet", "cluster", "meta", "coherence", "fs", "fuse", "control", "daemon", "client"]
 FORBIDDEN = {("control", "fuse")} | {  # above in the list, and still not its business
     ("client", room) for room in ROOMS if room not in ("base", "chunking", "client")
 }
@@ -29,6 +29,7 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "fuse.h": {"src/fuse"},
     "fuse3/": {"src/fuse"},
     "linux/fuse.h": {"src/fuse", "benchmarks/floor"},
+    "openssl/": {"src/admission"},
     "grpcpp/": {"src/rpc", "src/kvnet", "src/cluster", "src/control"},
     "google/protobuf/": {"src/kvnet", "src/cluster", "src/control", "tools"},
     "prometheus/": {"src/control"},
@@ -140,7 +141,7 @@ def check_metrics(problems):
     proto = (ROOT / "src/control/control.proto").read_text()
     metrics = {}  # name -> type, place
     for message, body in re.findall(r"^message (\w+) \{$(.*?)^\}$", proto, re.M | re.S):
-        for field, options in re.findall(r"^ +\w+ (\w+) = \d+ \[\(metric\) = \{(.*?)\}\];", body, re.M | re.S):
+        for field, options in re.findall(r"^ +(?:optional )?\w+ (\w+) = \d+ \[\(metric\) = \{(.*?)\}\];", body, re.M | re.S):
             named = re.search(r'\bname: "(\w+)"', options)
             name = "cairnfs_" + (named[1] if named else field)
             kind = "counter" if name.endswith("_total") else "gauge"

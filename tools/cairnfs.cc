@@ -46,6 +46,7 @@ struct ClusterCommands {
   Target target;
   bool json = false;
   std::string node, min_replicas;
+  std::string token_life = "1h";
 };
 
 void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
@@ -63,6 +64,9 @@ void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
   command.add_option("--domain", host.domain, "failure domain: what fails together with it");
   command.add_option("--advertise", host.advertise, "HOST:PORT at which others reach it (default: --listen)");
   command.add_flag("--force", host.force, "overwrite the configuration");
+  command.add_option("--tls-ca", host.tls_ca, "file with the authority of an etcd that asks for TLS");
+  command.add_option("--tls-certificate", host.tls_certificate, "file with this host's certificate for that etcd");
+  command.add_option("--tls-key", host.tls_key, "file with the key of that certificate");
   command.add_flag("--i-know", host.i_know, "trust a network that is not private: whoever reaches it is a node");
 }
 
@@ -95,13 +99,17 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   auto* init = cluster->add_subcommand("init", "make a filesystem for several hosts, and configure the first of them");
   init->add_option("--listen", commands.init.host.listen, "IP:PORT at which the other hosts reach this one")
       ->required();
-  init->add_option("--trusted-network", commands.init.trusted_networks, "private network that the hosts are in")
-      ->required();
+  init->add_option("--trusted-network", commands.init.trusted_networks,
+                   "do without certificates, and obey whoever is in this private network");
   auto* metadata = init->add_option("--metadata", commands.init.metadata,
                                     "an etcd that all hosts reach: etcd://HOST:PORT,HOST:PORT/prefix");
   init->add_option("--serve-metadata", commands.init.serve_metadata,
                    "IP:PORT at which this host serves the metadata itself (default: --listen, the next port)")
       ->excludes(metadata);
+  init->add_option("--serve-join", commands.init.serve_join,
+                   "IP:PORT at which hosts with a token join (default: --listen, two ports on)");
+  init->add_option("--ca-out", commands.init.authority_out,
+                   "a new file for the key of the cluster's authority, to be kept offline");
   init->add_option("--copies", commands.init.copies, "nodes that hold each chunk (default 2)");
   init->add_option("--min-replicas", commands.init.min_replicas,
                    "copies that suffice for a commit while nodes are missing (default: all)");
@@ -115,13 +123,21 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
 
   auto* join = cluster->add_subcommand("join", "configure this host for a cluster that there is");
   join->add_option("ADDRESS", commands.join.address,
-                   "where its metadata is: etcd://HOST:PORT,..., or HOST:PORT of the host that serves it")
+                   "where hosts join it, as cairnfs cluster token says; of a cluster that trusts networks where its "
+                   "metadata is: etcd://HOST:PORT,..., or HOST:PORT of the host that serves it")
       ->required();
+  join->add_option("--token", commands.join.token, "what cairnfs cluster token printed; - reads it from the input");
   join->add_option("--listen", commands.join.host.listen,
                    "IP:PORT at which the others reach this host (default: port 7401 at its address on "
                    "the way to the metadata)");
   AddHostOptions(*join, commands.join.host);
   join->callback([&] { exit_code = RunClusterJoin(commands.join); });
+
+  auto* token = cluster->add_subcommand("token", "make a token, with which one host may join the cluster");
+  token->add_option("--life", commands.token_life, "it can be used for so long (default 1h, at most 24h)");
+  AddTarget(*token, commands.target);
+  token->add_flag("--json", commands.json, "print JSON");
+  token->callback([&] { exit_code = RunClusterToken(commands.target, commands.token_life, commands.json); });
 
   auto* status = cluster->add_subcommand("status", "the hosts, missing copies and repair");
   AddTarget(*status, commands.target);

@@ -4,12 +4,16 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <chrono>
 #include <functional>
+#include <iostream>
 
+#include "admission/credentials.h"
 #include "cluster_output.h"
 #include "commands.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/exit_codes.h"
+#include "daemon/size_text.h"
 #include "output.h"
 
 namespace cairnfs::tools {
@@ -31,6 +35,9 @@ Result<daemon::SetupOptions> OptionsOf(const ClusterHostOptions& host) {
   CAIRNFS_RETURN_IF_ERROR(Apply("advertise", host.advertise, config));
   CAIRNFS_RETURN_IF_ERROR(Apply("node_name", host.name, config));
   CAIRNFS_RETURN_IF_ERROR(Apply("failure_domain", host.domain, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("tls_ca", host.tls_ca, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("tls_certificate", host.tls_certificate, config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("tls_key", host.tls_key, config));
   return options;
 }
 
@@ -47,7 +54,9 @@ Result<daemon::SetupResult> Init(const ClusterInitCommand& command, daemon::Setu
   CAIRNFS_RETURN_IF_ERROR(Apply("lease", command.lease, options.config));
   CAIRNFS_RETURN_IF_ERROR(Apply("out_after", command.out_after, options.config));
   CAIRNFS_RETURN_IF_ERROR(Apply("dedup", command.dedup, options.config));
+  CAIRNFS_RETURN_IF_ERROR(Apply("serve_join", command.serve_join, options.config));
   options.config.trusted_network = command.trusted_networks;
+  options.authority_out = command.authority_out;
   return daemon::InitCluster(options);
 }
 
@@ -74,34 +83,82 @@ int Show(const Target& target, const std::function<std::string(const control::Cl
 
 }  // namespace
 
+namespace {
+
+// What the operator is to know of a cluster that trusts networks.
+std::string TrustText(const daemon::SetupResult& made) {
+  const daemon::Config& config = made.config;
+  const bool serves = !config.serve_metadata.empty();
+  return fmt::format(
+      "on every other host: cairnfs cluster join {}\n"
+      "                     cairnfs mount\n{}"
+      "This cluster has no certificates: whoever reaches {}{} from {}, and any local user of a host there, is "
+      "obeyed as a node:\nhe can read and replace what is stored. Of its own host's users a node refuses all "
+      "but root{}, of other hosts' none.{}\n",
+      made.join_address, serves ? "This host keeps the metadata: mount it here first, the others ask it.\n" : "",
+      config.listen, serves ? " or " + config.serve_metadata : "", fmt::join(config.trusted_network, ", "),
+      geteuid() == 0 ? "" : " and this one",
+      serves ? "" : " So is whoever reaches that etcd, unless it asks for certificates.");
+}
+
+std::string CertificatesText(const daemon::SetupResult& made, const std::string& authority_out) {
+  const bool is_etcd_open = made.config.serve_metadata.empty() && made.config.tls_ca.empty();
+  return fmt::format(
+      "Mount it here first. Then, for every other host: cairnfs cluster token, which gives what that host needs for\n"
+      "                     cairnfs cluster join {} --token TOKEN\n"
+      "                     cairnfs mount\n"
+      "Nodes know each other by certificates. {} signs them: whoever reads it can make himself a node.\n{}{}",
+      made.join_address, admission::Credentials::FolderOf(made.config.data) + "/issuer.pem",
+      authority_out.empty() ? "" : fmt::format("Keep {} offline: the key of the cluster's authority.\n", authority_out),
+      is_etcd_open
+          ? "Whoever reaches that etcd reads and changes all names, unless it asks for certificates (--tls-ca).\n"
+          : "");
+}
+
+// "-" stands for a line of the standard input.
+Result<std::string> TokenOf(const std::string& text) {
+  if (text != "-") return text;
+  std::string line;
+  if (std::getline(std::cin, line) && !line.empty()) return line;
+  return InvalidArgument("there is no token on the standard input");
+}
+
+}  // namespace
+
 int RunClusterInit(const ClusterInitCommand& command) {
   daemon::SetupOptions options;
   auto made = Init(command, options);
   if (!made.ok()) return Fail(made.error());
-  const bool serves = !made->config.serve_metadata.empty();
-  Print(fmt::format(
-      "made filesystem {}; {} is written\n"
-      "mount it here:       {}\n"
-      "on every other host: cairnfs cluster join {}\n"
-      "                     cairnfs mount\n{}"
-      "Until nodes have certificates, whoever reaches {}{} from {}, and any local user of a host there, is "
-      "obeyed as a node:\nhe can read and replace what is stored. Of its own host's users a node refuses all "
-      "but root{}, of other hosts' none.{}\n",
-      made->filesystem, options.file, MountWords(options), made->join_address,
-      serves ? "This host keeps the metadata: mount it here first, the others ask it.\n" : "", made->config.listen,
-      serves ? " or " + made->config.serve_metadata : "", fmt::join(made->config.trusted_network, ", "),
-      geteuid() == 0 ? "" : " and this one",
-      serves ? "" : " So is whoever reaches that etcd, unless it asks for certificates."));
+  Print(
+      fmt::format("made filesystem {}; {} is written\nmount it here:       {}\n{}", made->filesystem, options.file,
+                  MountWords(options),
+                  made->config.HasCertificates() ? CertificatesText(*made, command.authority_out) : TrustText(*made)));
   return daemon::kExitDone;
 }
 
 int RunClusterJoin(const ClusterJoinCommand& command) {
   auto options = OptionsOf(command.host);
   if (!options.ok()) return Fail(options.error());
-  auto joined = daemon::JoinCluster(*options, command.address);
+  auto token = TokenOf(command.token);
+  if (!token.ok()) return Fail(token.error());
+  auto joined = daemon::JoinCluster(*options, command.address, *token);
   if (!joined.ok()) return Fail(joined.error());
   Print(fmt::format("filesystem {}; {} is written, this host listens on {}\nmount it: {}\n", joined->filesystem,
                     options->file, joined->config.listen, MountWords(*options)));
+  return daemon::kExitDone;
+}
+
+int RunClusterToken(const Target& target, const std::string& life, bool json) {
+  auto life_ms = daemon::ParseDurationMs(life);
+  if (!life_ms.ok()) return Fail(life_ms.error().WithContext("--life"));
+  auto located = LocateDaemon(target);
+  if (!located.ok()) return Fail(located.error());
+  auto made = located->client.MakeToken(std::chrono::seconds(*life_ms / 1000));
+  if (!made.ok()) return Fail(made.error());
+  Print(json ? TokenJson(*made) : made->token() + "\n");
+  if (!json) {
+    std::cerr << fmt::format("good once, for {}: cairnfs cluster join {} --token TOKEN\n", life, made->address());
+  }
   return daemon::kExitDone;
 }
 

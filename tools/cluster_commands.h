@@ -12,13 +12,15 @@ namespace cairnfs::tools {
 // Values that init and join write into the configuration of this host. Empty: the default.
 struct ClusterHostOptions {
   std::string config, data, mount_point, listen, advertise, name, domain;
-  bool force = false;   // overwrites a configuration
-  bool i_know = false;  // trusts a network that is not private
+  bool force = false;                            // overwrites a configuration
+  bool i_know = false;                           // trusts a network that is not private
+  std::string tls_ca, tls_certificate, tls_key;  // files, for an etcd
 };
 struct ClusterInitCommand {
   ClusterHostOptions host;
-  std::vector<std::string> trusted_networks;
-  std::string metadata, serve_metadata;  // at most one of them
+  std::vector<std::string> trusted_networks;  // empty: nodes have certificates
+  std::string metadata, serve_metadata;       // at most one of them
+  std::string serve_join, authority_out;
   uint64_t copies = 2;
   uint64_t min_replicas = 0;     // 0: as many as copies
   std::string lease, out_after;  // empty: the default
@@ -27,10 +29,13 @@ struct ClusterInitCommand {
 struct ClusterJoinCommand {
   ClusterHostOptions host;
   std::string address;
+  std::string token;  // "-": a line of the standard input; empty: the cluster trusts networks
 };
 
 int RunClusterInit(const ClusterInitCommand& command);
 int RunClusterJoin(const ClusterJoinCommand& command);
+// `life`: a duration as in the configuration.
+int RunClusterToken(const Target& target, const std::string& life, bool json);
 int RunClusterStatus(const Target& target, bool json);
 // `number` as it was typed: 1 to copies, or "default" for all of them.
 int RunSetMinReplicas(const Target& target, const std::string& number, bool json);

@@ -185,6 +185,8 @@ std::string ClusterJson(const control::ClusterReply& reply) {
   return JsonText(json);
 }
 
+std::string TokenJson(const control::TokenReply& token) { return JsonText(FieldsOf(token)); }
+
 std::string ForgottenJson(const control::ForgetReply& node) {
   nlohmann::ordered_json json = {{"forgotten", true}};
   json.update(FieldsOf(node));

@@ -107,7 +107,7 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       home_(
           commit_, membership, [this](std::function<void()> task) { work_.Post(std::move(task)); },
           options.claim_time_max),
-      client_(membership, options.connections_per_peer, wire_, options.timeouts.connect),
+      client_(membership, options.connections_per_peer, wire_, options.timeouts.connect, options.tls),
       remote_({pool, client_, membership, reachability_, commit_, local.cache()}),
       caller_(client_, work_),
       reads_({local, remote_, commit_, reachability_, self_, stores_, work_,

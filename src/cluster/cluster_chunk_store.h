@@ -14,6 +14,7 @@
 #include "cluster/membership.h"
 #include "cluster/peers.h"
 #include "rpc/local_peer.h"
+#include "rpc/tls.h"
 #include "store/local_chunk_store.h"
 
 namespace cairnfs::cluster {
@@ -52,6 +53,7 @@ struct ClusterChunkOptions {
   // those who write. 0: at once.
   std::chrono::milliseconds writer_pause{0};
   std::chrono::milliseconds writers_first_max{500};
+  rpc::Tls tls;  // of connections to other nodes; none: they are plain
 };
 
 struct ClusterChunkStats {
@@ -131,7 +133,10 @@ class PeerService {
   struct Options {
     std::string listen;         // IP:PORT
     std::string metadata;       // as of PeerServer
+    rpc::Tls tls;               // the same
     rpc::IsTrusted is_trusted;  // the same
+    // The certificate for a node that asks with a request for one. Empty: nobody is asked to sign here.
+    std::function<Result<std::string>(const NodeId& node, std::string_view request)> sign;
     unsigned threads = 4;
   };
   // kUnavailable: the address cannot be listened on; the message says why. All outlive it.
@@ -139,7 +144,11 @@ class PeerService {
                                                     Membership& membership);
   virtual ~PeerService() = default;                // ends calls in progress
   virtual const std::string& address() const = 0;  // with the port that was taken
+  virtual uint64_t refused_total() const = 0;      // connections and calls
   virtual Peers& peers() = 0;
+  // Asks a node to sign a request for a certificate. kNotSupported: it signs none. As PeerClient::Call.
+  virtual Result<std::string> RequestCertificate(const Context& context, const NodeId& node,
+                                                 const std::string& request) = 0;
 };
 
 }  // namespace cairnfs::cluster

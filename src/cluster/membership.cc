@@ -106,7 +106,9 @@ Status MembershipImpl::Forget(const NodeId& id) {
     transaction.IfRevision(own.key, own.revision);
     transaction.IfRevision(KeyOf(MemberKey::kNode, id), snapshot.ranges[0].entries[0].revision);
     transaction.IfAbsent(SessionKey(id));
-    for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut}) transaction.Delete(KeyOf(kind, id));
+    for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kAdmitted}) {
+      transaction.Delete(KeyOf(kind, id));
+    }
     Result<uint64_t> revision = store_.Commit(context_, transaction);
     if (revision.ok()) return {};
     if (revision.error().code != ErrorCode::kConflict || attempt == kMemberAttemptsMax) return revision.error();

@@ -35,6 +35,7 @@ struct MembershipOptions {
   // dead process, because that lock lets one live at a time; of another place it may be that of a copy of the
   // directory, and is waited out. Empty: PlaceOfThisKernel().
   std::string place;
+  bool must_be_admitted = false;             // the node is to have been given a certificate: records.h, kAdmitted
   std::shared_ptr<kv::AnswerWatch> answers;  // of the store, also for WaitForSession; null: nobody ends its calls
 };
 
@@ -51,8 +52,8 @@ class Membership {
  public:
   // Registers the node, takes a session, reads who is there. `store` outlives it. A session that a dead process of the
   // same node and place left behind is replaced at once, which refuses whatever of it is still on its way.
-  // kAlreadyExists: another place has a live session for this data directory, after waiting for its lease to end.
-  // kInvalidArgument: the options. kUnavailable.
+  // kPermission: it was removed. kAlreadyExists: another place has a live session for this data directory, after
+  // waiting for its lease to end. kInvalidArgument: the options. kUnavailable.
   static Result<std::unique_ptr<Membership>> Join(kv::SharedKvStore& store, const MembershipOptions& options);
   virtual ~Membership() = default;  // gives the session up
 

@@ -38,6 +38,7 @@ void NodeTable::Set(const std::string& key, const std::optional<std::string>& va
     case MemberKey::kSession: row.session = value ? revision : 0; break;
     case MemberKey::kFull: row.full = value.has_value(); break;
     case MemberKey::kOut: row.out = value.has_value(); break;
+    case MemberKey::kAdmitted: break;  // who may come, and not who is here
   }
   if (row.IsEmpty()) rows_.erase(parsed->id);
 }

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cassert>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -22,7 +23,13 @@ constexpr int kKeepAliveMs = 10'000;
 constexpr int kKeepAliveTimeoutMs = 5'000;
 constexpr int kFrameBytes = static_cast<int>(kMiB);
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address, int index, std::chrono::milliseconds timeout) {
+struct Target {
+  std::string address;
+  NodeId node;
+};
+
+std::shared_ptr<grpc::Channel> Connect(const Target& target, int index, std::chrono::milliseconds timeout,
+                                       const rpc::Tls& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else equal channels share one connection
   arguments.SetInt("cairnfs.connection", index);
@@ -38,7 +45,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address, int index, st
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
   arguments.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  const auto credentials = tls.Client(rpc::CertificateName(target.node.ToHex()), arguments);
+  return grpc::CreateCustomChannel(target.address, credentials, arguments);
 }
 
 struct Connections {
@@ -52,11 +60,12 @@ struct Connections {
 class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
  public:
   Impl(Membership& membership, unsigned connections_per_peer, WireCounters& counters,
-       std::chrono::milliseconds connect_timeout)
+       std::chrono::milliseconds connect_timeout, rpc::Tls tls)
       : membership_(membership),
         connections_per_peer_(std::max(1U, connections_per_peer)),
         connect_timeout_(connect_timeout),
-        counters_(counters) {}
+        counters_(counters),
+        tls_(std::move(tls)) {}
 
   void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout, Done done);
   void EndCalls(const NodeId& node);
@@ -80,12 +89,14 @@ class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
   const unsigned connections_per_peer_;
   const std::chrono::milliseconds connect_timeout_;
   WireCounters& counters_;
+  const rpc::Tls tls_;
   Lending lending_;
 
   Mutex mutex_;
   CondVar ended_;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::unordered_map<NodeId, Connections, NodeIdHash> peers_ GUARDED_BY(mutex_);
+  uint64_t peers_revision_ GUARDED_BY(mutex_) = 0;  // of the view, with whose nodes peers_ was compared
   std::unordered_set<std::shared_ptr<Running>> running_ GUARDED_BY(mutex_);
 };
 
@@ -99,12 +110,24 @@ Result<std::shared_ptr<grpc::Channel>> PeerClient::Impl::ChannelTo(const NodeId&
   std::vector<std::shared_ptr<grpc::Channel>> replaced;  // let go without the lock
   MutexLock lock(mutex_);
   if (closed_) return MakeError(ErrorCode::kUnavailable, "this node is stopping");
+  // A channel to a node that is gone would try to connect for ever.
+  if (std::exchange(peers_revision_, view->revision) != view->revision) {
+    for (auto peer = peers_.begin(); peer != peers_.end();) {
+      if (view->Find(peer->first) == nullptr) {
+        std::move(peer->second.channels.begin(), peer->second.channels.end(), std::back_inserter(replaced));
+        peer = peers_.erase(peer);
+      } else {
+        ++peer;
+      }
+    }
+  }
   Connections& connections = peers_[node];
   if (connections.address != info->address) {
-    replaced.swap(connections.channels);
+    std::move(connections.channels.begin(), connections.channels.end(), std::back_inserter(replaced));
+    connections.channels.clear();
     connections.address = info->address;
     for (unsigned i = 0; i < connections_per_peer_; ++i) {
-      connections.channels.push_back(Connect(info->address, static_cast<int>(i), connect_timeout_));
+      connections.channels.push_back(Connect({info->address, node}, static_cast<int>(i), connect_timeout_, tls_));
     }
   }
   auto channel = connections.channels[connections.next++ % connections.channels.size()];
@@ -193,8 +216,9 @@ void PeerClient::Impl::AwaitEnd() {
 }
 
 PeerClient::PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters,
-                       std::chrono::milliseconds connect_timeout)
-    : impl_((KeepGrpcRunning(), std::make_shared<Impl>(membership, connections_per_peer, counters, connect_timeout))) {}
+                       std::chrono::milliseconds connect_timeout, rpc::Tls tls)
+    : impl_((KeepGrpcRunning(),
+             std::make_shared<Impl>(membership, connections_per_peer, counters, connect_timeout, std::move(tls)))) {}
 
 PeerClient::~PeerClient() {
   impl_->Close();

@@ -8,6 +8,7 @@
 
 #include "cluster/membership.h"
 #include "cluster/peer_message.h"
+#include "rpc/tls.h"
 
 namespace cairnfs::cluster {
 
@@ -23,9 +24,10 @@ class PeerClient {
   using Done = std::function<void(Result<PeerMessage>)>;
 
   // `membership` tells the addresses; it and `counters` outlive this. `connect_timeout`: calls to a node that does not
-  // even refuse a connection fail after so long, if their own time is not over before.
+  // even refuse a connection fail after so long, if their own time is not over before. With `tls` a node counts as
+  // reached only when its certificate names it.
   PeerClient(Membership& membership, unsigned connections_per_peer, WireCounters& counters,
-             std::chrono::milliseconds connect_timeout);
+             std::chrono::milliseconds connect_timeout, rpc::Tls tls = {});
   ~PeerClient();  // ends all calls (kUnavailable), and waits until gRPC has let go of the slices it was given
 
   // Sends the request from the memory it lies in. Any thread; does not block. kNotFound: no such node, or another one

@@ -1,5 +1,7 @@
 #include "cluster/peer_message.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -12,9 +14,9 @@ constexpr uint8_t kVersion = 1;
 constexpr size_t kNodesPerMessageMax = 65536;
 constexpr size_t kInodesPerMessageMax = 1 << 20;
 
-constexpr std::array<const char*, kPeerMethodCount> kPaths = {"/cairnfs.Peer/Has", "/cairnfs.Peer/Confirm",
-                                                              "/cairnfs.Peer/Put", "/cairnfs.Peer/Get",
-                                                              "/cairnfs.Peer/HoldOrphans"};
+constexpr std::array<const char*, kPeerMethodCount> kPaths = {"/cairnfs.Peer/Has",         "/cairnfs.Peer/Confirm",
+                                                              "/cairnfs.Peer/Put",         "/cairnfs.Peer/Get",
+                                                              "/cairnfs.Peer/HoldOrphans", "/cairnfs.Peer/Sign"};
 
 // Node ids are written once in front of a message, and then by their place in that table.
 class HolderTable {
@@ -118,12 +120,19 @@ std::string EncodeEnvelope(const Envelope& envelope) {
   return Encoder().U8(kVersion).Text(envelope.to.AsKey()).Text(envelope.from.AsKey()).Take();
 }
 
-std::optional<Envelope> DecodeEnvelope(std::string_view bytes) {
+Result<Envelope> DecodeEnvelope(std::string_view bytes) {
   Decoder in(bytes);
   const uint8_t version = in.U8();
+  if (in.ok() && version != kVersion) {
+    return MakeError(
+        ErrorCode::kNotSupported,
+        fmt::format("the node that calls speaks version {} of what nodes say, and the one that answers {}: "
+                    "upgrade the one that {}",
+                    version, kVersion, version < kVersion ? "calls" : "answers"));
+  }
   auto to = NodeId::FromKey(in.Text(NodeId::kBytes));
   auto from = NodeId::FromKey(in.Text(NodeId::kBytes));
-  if (!in.ok() || version != kVersion || !to || !from) return std::nullopt;
+  if (!in.ok() || !to || !from) return InvalidArgument("the message has no envelope");
   return Envelope{*to, *from};
 }
 

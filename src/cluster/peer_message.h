@@ -15,8 +15,8 @@
 
 namespace cairnfs::cluster {
 
-enum class PeerMethod { kHas, kConfirm, kPut, kGet, kHoldOrphans };
-inline constexpr size_t kPeerMethodCount = 5;
+enum class PeerMethod { kHas, kConfirm, kPut, kGet, kHoldOrphans, kSign };
+inline constexpr size_t kPeerMethodCount = 6;
 const char* PeerMethodPath(PeerMethod method);  // of the gRPC call
 std::optional<PeerMethod> PeerMethodOfPath(std::string_view path);
 
@@ -40,7 +40,9 @@ struct Envelope {
 };
 inline constexpr size_t kEnvelopeBytes = 1 + 2 * NodeId::kBytes;
 std::string EncodeEnvelope(const Envelope& envelope);
-std::optional<Envelope> DecodeEnvelope(std::string_view bytes);
+// kNotSupported: the caller speaks another version; the message says which of the two is too old. kInvalidArgument:
+// malformed.
+Result<Envelope> DecodeEnvelope(std::string_view bytes);
 
 struct HasRequest {
   bool hold = false;  // wait a while for those on which another node has the claim

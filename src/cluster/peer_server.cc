@@ -60,6 +60,7 @@ struct Shared {
   Lending lending;
   std::atomic<size_t> put_bytes{0}, question_bytes{0};
   GetGate gets;
+  std::optional<rpc::GuardedPort> port;
 };
 
 // One call. It lives until gRPC says OnDone, which comes only after the answer.
@@ -67,6 +68,12 @@ class Call final : public grpc::ServerGenericBidiReactor {
  public:
   Call(Shared& shared, grpc::GenericCallbackServerContext* context)
       : shared_(shared), context_(context), method_(PeerMethodOfPath(context->method())) {
+    auto certified = shared.port->Admit(*context);
+    if (!certified.ok()) {
+      Fail(certified.error());
+      return;
+    }
+    certified_ = *std::move(certified);
     StartRead(&request_);
   }
 
@@ -85,7 +92,7 @@ class Call final : public grpc::ServerGenericBidiReactor {
     request_.Clear();
     if (!message) return Fail(MakeError(ErrorCode::kInvalidArgument, "the message cannot be decoded"));
     auto envelope = DecodeEnvelope(message->head);
-    if (!envelope) return Fail(MakeError(ErrorCode::kInvalidArgument, "the message is of another version"));
+    if (!envelope.ok()) return Fail(envelope.error());
     if (Status admitted = Admit(*envelope); !admitted.ok()) return Fail(admitted.error());
     message->head.erase(0, kEnvelopeBytes);
     caller_ = envelope->from;
@@ -131,6 +138,10 @@ class Call final : public grpc::ServerGenericBidiReactor {
       return MakeError(ErrorCode::kNotFound,
                        "this is node " + shared_.membership->self().ToHex() + ", not " + envelope.to.ToHex());
     }
+    if (!certified_.empty() && certified_ != envelope.from.ToHex()) {
+      return shared_.port->Refuse(
+          *context_, "it is of node " + certified_ + " and says that it is of node " + envelope.from.ToHex());
+    }
     const ViewPtr view = shared_.membership->view();
     const NodeInfo* caller = view->Find(envelope.from);
     if (caller == nullptr || caller->state == NodeState::kOut) {
@@ -144,6 +155,7 @@ class Call final : public grpc::ServerGenericBidiReactor {
   const std::optional<PeerMethod> method_;
   size_t request_bytes_ = 0;
   bool is_get_inside_ = false;
+  std::string certified_;  // the caller by its certificate, in hex; empty without TLS
   NodeId caller_;
   PeerMessage message_;
   grpc::ByteBuffer request_, reply_;
@@ -170,7 +182,7 @@ class ServerImpl final : public PeerServer {
   }
 
   ~ServerImpl() override {
-    port_.reset();
+    if (shared_.port) shared_.port->Close();
     if (server_) {
       server_->Shutdown(Clock::LibraryDeadline(kShutdownGrace));
       server_.reset();
@@ -180,7 +192,8 @@ class ServerImpl final : public PeerServer {
 
   Status Listen() {
     grpc::ServerBuilder builder;
-    port_.emplace(builder, grpc::InsecureServerCredentials(), shared_.options.is_trusted);
+    shared_.port.emplace(builder, rpc::PortGuard{shared_.options.tls, shared_.options.is_trusted,
+                                                 [this](const std::string& node) { return CheckMember(node); }});
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingIntervalMinMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, static_cast<int>(kMiB));
@@ -190,7 +203,7 @@ class ServerImpl final : public PeerServer {
     Status opened;
     RunInBackground([&] {
       server_ = builder.BuildAndStart();
-      if (server_) opened = port_->Open(shared_.options.listen);
+      if (server_) opened = shared_.port->Open(shared_.options.listen);
     });
     if (!server_ || !opened.ok()) {
       // At a boot the address may come later.
@@ -204,13 +217,20 @@ class ServerImpl final : public PeerServer {
     return {};
   }
 
-  const std::string& address() const override { return port_->address(); }
+  const std::string& address() const override { return shared_.port->address(); }
+  uint64_t refused_total() const override { return shared_.port->refused_total(); }
 
  private:
+  // One that has just joined is not known here for a moment.
+  Status CheckMember(const std::string& node) const {
+    const auto id = NodeId::FromHex(node);
+    if (id && shared_.membership->view()->Find(*id) != nullptr) return {};
+    return MakeError(ErrorCode::kUnavailable, "node " + node + " is not in the cluster");
+  }
+
   Shared shared_;
   Service service_{shared_};
   std::unique_ptr<grpc::Server> server_;
-  std::optional<rpc::GuardedPort> port_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cluster/peer_client.h"
 #include "cluster/peer_message.h"
 #include "rpc/local_peer.h"
+#include "rpc/tls.h"
 
 namespace cairnfs::cluster {
 
@@ -21,7 +22,8 @@ class PeerServer {
   struct Options {
     std::string listen;         // IP:PORT
     std::string metadata;       // where the cluster's is, told to whoever asks for that here; may be empty
-    rpc::IsTrusted is_trusted;  // of other hosts, by their addresses
+    rpc::Tls tls;               // none: addresses decide
+    rpc::IsTrusted is_trusted;  // of other hosts, by their addresses, without TLS
     // Received and not answered; beyond these callers are told to come again (kBusy). Chunks count apart from all else,
     // so that a node which cannot take more of them still answers questions.
     size_t put_bytes_max = 128 * kMiB;
@@ -36,6 +38,7 @@ class PeerServer {
   // Calls under way end for their callers. REQUIRES (unchecked): whatever was given to the handler is answered soon.
   virtual ~PeerServer() = default;
   virtual const std::string& address() const = 0;
+  virtual uint64_t refused_total() const = 0;  // connections and calls
 };
 
 }  // namespace cairnfs::cluster

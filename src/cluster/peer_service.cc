@@ -58,7 +58,9 @@ class PeerServiceImpl final : public PeerService, public Peers {
     PeerServer::Options options;
     options.listen = of_service.listen;
     options.metadata = of_service.metadata;
+    options.tls = of_service.tls;
     options.is_trusted = of_service.is_trusted;
+    sign_ = of_service.sign;
     CAIRNFS_ASSIGN_OR_RETURN(
         server_, PeerServer::Start(
                      options, membership, chunks_.wire(),
@@ -75,18 +77,26 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   const std::string& address() const override { return server_->address(); }
+  uint64_t refused_total() const override { return server_->refused_total(); }
   Peers& peers() override { return *this; }
 
   void SetHandler(PeerHandler* handler) override { handler_.Set(handler); }
 
   Result<std::vector<bool>> HoldOrphans(const Context& context, const NodeId& node,
                                         const std::vector<InodeId>& inodes) override {
-    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, inodes));
+    const PeerMessage request{EncodeInodes(inodes), {}};
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, request));
     auto bits = DecodeBits(reply.head);
     if (!bits || bits->size() != inodes.size()) {
       return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
     }
     return *std::move(bits);
+  }
+
+  Result<std::string> RequestCertificate(const Context& context, const NodeId& node,
+                                         const std::string& request) override {
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallOnce(context, node, PeerMethod::kSign, {request, {}}));
+    return std::move(reply.head);
   }
 
  private:
@@ -95,11 +105,21 @@ class PeerServiceImpl final : public PeerService, public Peers {
     if (method == PeerMethod::kHoldOrphans) {
       return orphans_.Post([this, shared, respond] { AskHandler(shared->head, respond); });
     }
+    if (method == PeerMethod::kSign) {
+      return orphans_.Post([this, caller, shared, respond] { Sign(caller, shared->head, respond); });
+    }
     // Questions do not wait behind chunks that are being stored.
     TaskQueue& queue = method == PeerMethod::kPut ? serve_ : ask_;
     queue.Post([this, method, caller, shared, respond = std::move(respond)] {
       chunks_.Handle(method, caller, std::move(*shared), respond);
     });
+  }
+
+  void Sign(const NodeId& caller, std::string_view request, const PeerServer::Respond& respond) {
+    if (!sign_) return respond(MakeError(ErrorCode::kNotSupported, "this node does not sign certificates"));
+    auto chain = sign_(caller, request);
+    if (!chain.ok()) return respond(chain.error());
+    respond(PeerMessage{*std::move(chain), {}});
   }
 
   void AskHandler(std::string_view head, const PeerServer::Respond& respond) {
@@ -114,13 +134,13 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   // The question may be asked again: until the deadline, with pauses that differ from host to host.
-  Result<PeerMessage> CallWithin(const Context& context, const NodeId& node, const std::vector<InodeId>& inodes) {
+  Result<PeerMessage> CallWithin(const Context& context, const NodeId& node, const PeerMessage& request) {
     static thread_local std::minstd_rand random(std::random_device{}());
     for (;;) {
       if (context.IsLate()) {
         return MakeError(ErrorCode::kUnavailable, "node " + node.ToHex() + " did not answer in time");
       }
-      Result<PeerMessage> reply = CallOnce(context, node, inodes);
+      Result<PeerMessage> reply = CallOnce(context, node, PeerMethod::kHoldOrphans, request);
       const auto pause = kRetryPauseMax / 4 + std::chrono::milliseconds(random() % (kRetryPauseMax.count() * 3 / 4));
       if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy)) {
         return reply;
@@ -130,10 +150,11 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   // Where the context is stopped first, what comes later is an answer to nobody.
-  Result<PeerMessage> CallOnce(const Context& context, const NodeId& node, const std::vector<InodeId>& inodes) {
+  Result<PeerMessage> CallOnce(const Context& context, const NodeId& node, PeerMethod method,
+                               const PeerMessage& request) {
     const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(context.deadline() - Clock::Now());
     auto answer = std::make_shared<Answer<Result<PeerMessage>>>();
-    chunks_.client().Call(node, PeerMethod::kHoldOrphans, {EncodeInodes(inodes), {}}, timeout,
+    chunks_.client().Call(node, method, request, timeout,
                           [answer](Result<PeerMessage> reply) { answer->Set(std::move(reply)); });
     // The call itself ends at the deadline.
     if (answer->Wait(context.WithoutDeadline())) return answer->Take();
@@ -141,6 +162,7 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   ChunkPeer& chunks_;
+  std::function<Result<std::string>(const NodeId& node, std::string_view request)> sign_;
   HandlerSlot handler_;
   std::unique_ptr<PeerServer> server_;
   TaskQueue serve_;  // chunks to store; these may wait for the disk, and never for another node

@@ -77,6 +77,17 @@ Result<OutRecord> OutRecord::Decode(std::string_view value) {
   return record;
 }
 
+std::string AdmittedRecord::Encode() const {
+  return Encoder().U8(kRecordVersion).Time(since).LengthPrefixed(name).Take();
+}
+
+Error NotAdmitted(const NodeId& id) {
+  return MakeError(ErrorCode::kPermission,
+                   "node " + id.ToHex() +
+                       " was removed from the cluster: to bring its machine back, give it an empty data directory and "
+                       "a new token (cairnfs cluster token)");
+}
+
 std::string KeyOf(MemberKey kind, const NodeId& id) {
   return Encoder().U8(kMembers).U8(static_cast<uint8_t>(kind)).Text(id.AsKey()).Take();
 }
@@ -91,7 +102,8 @@ std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key) {
     case MemberKey::kNode:
     case MemberKey::kSession:
     case MemberKey::kFull:
-    case MemberKey::kOut: return ParsedMemberKey{kind, *id};
+    case MemberKey::kOut:
+    case MemberKey::kAdmitted: return ParsedMemberKey{kind, *id};
   }
   return std::nullopt;
 }

@@ -4,6 +4,7 @@
 //   M S <node id>   session, under its lease: the node is up
 //   M F <node id>   the node takes no new chunks, under the session's lease
 //   M O <node id>   the node is out
+//   M A <node id>   the node was given a certificate, in a cluster that has them: without this key it may not come back
 //
 // All lie in one range, so that one watch tells of all of them in the order in which they happened.
 #pragma once
@@ -40,13 +41,21 @@ struct OutRecord {
   static Result<OutRecord> Decode(std::string_view value);
 };
 
-enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O' };
+enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O', kAdmitted = 'A' };
 
 std::string KeyOf(MemberKey kind, const NodeId& id);
 // Who depends on another node's session (its locks, its delegations) compares this key with NodeInfo::session.
 inline std::string SessionKey(const NodeId& id) { return KeyOf(MemberKey::kSession, id); }
 inline std::string MembersBegin() { return "M"; }
 inline std::string MembersEnd() { return "N"; }
+
+struct AdmittedRecord {
+  std::string name;  // of the node, as it said when it joined; for people
+  Timestamp since;
+  std::string Encode() const;
+};
+// What a node is told that has a certificate and no such record: it was removed. kPermission.
+Error NotAdmitted(const NodeId& id);
 
 struct ParsedMemberKey {
   MemberKey kind;

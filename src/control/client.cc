@@ -188,6 +188,14 @@ Status Client::Remount(const RemountCall& call, const std::function<Status(const
   return done;
 }
 
+Result<TokenReply> Client::MakeToken(std::chrono::seconds life) {
+  TokenRequest request;
+  request.set_life_seconds(static_cast<uint64_t>(life.count()));
+  TokenReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::MakeToken, request, reply, 60));
+  return reply;
+}
+
 Result<SetMinReplicasReply> Client::SetMinReplicas(uint32_t min_replicas) {
   SetMinReplicasRequest request;
   request.set_min_replicas(min_replicas);

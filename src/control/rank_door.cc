@@ -58,8 +58,8 @@ Result<std::unique_ptr<RankDoor>> RankDoor::Open(const std::string& path, std::f
   }
   auto door = std::unique_ptr<RankDoor>(new RankDoor(path, std::move(admit)));
   CAIRNFS_ASSIGN_OR_RETURN(
-      door->acceptor_,
-      rpc::Acceptor::Start(listener, "cairn-ranks", [door = door.get()](int connection) { door->Admit(connection); }));
+      door->acceptor_, rpc::Acceptor::Start(listener, "cairn-ranks",
+                                            {[door = door.get()](int connection) { door->Admit(connection); }, {}}));
   return door;
 }
 

@@ -305,6 +305,19 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status MakeToken(grpc::ServerContext*, const TokenRequest* request, TokenReply* reply) override {
+    constexpr std::chrono::hours kLifeMax{24};
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    const std::chrono::seconds life(std::min<uint64_t>(request->life_seconds(), UINT32_MAX));
+    if (life < std::chrono::seconds(1) || life > kLifeMax) {
+      return rpc::ToGrpc(InvalidArgument("the life of a token must lie between 1s and 24h"));
+    }
+    auto made = options_.cluster->MakeToken(life);
+    if (!made.ok()) return rpc::ToGrpc(made.error());
+    *reply = *std::move(made);
+    return grpc::Status::OK;
+  }
+
   grpc::Status Remount(grpc::ServerContext* context, const RemountRequest* request, RemountReply* reply) override {
     const RemountCall call{
         {request->options().begin(), request->options().end()}, request->config(), request->directory()};

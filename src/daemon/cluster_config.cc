@@ -28,8 +28,9 @@ Status CheckTrusted(const Config& config) {
     if (!network.ok()) return network.error().WithContext("trusted_network");
     if (config.trust_public_network || IsPrivate(*network)) continue;
     return InvalidArgument(
-        fmt::format("trusted_network = \"{}\" is no private network: until nodes have certificates, every host and "
-                    "user in it is obeyed as a node. Name one within 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, "
+        fmt::format("trusted_network = \"{}\" is no private network: every host and user in it is obeyed as a node, "
+                    "because a cluster with trusted networks has no certificates. Leave it out to have them, or name "
+                    "one within 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, "
                     "100.64.0.0/10, 169.254.0.0/16, fc00::/8, fd00::/8 or fe80::/10, or, if you know that nobody else "
                     "reaches it, set trust_public_network = true (cairnfs cluster init and join: --i-know)",
                     text));
@@ -37,7 +38,15 @@ Status CheckTrusted(const Config& config) {
   return {};
 }
 
-// Until nodes have certificates, a port obeys everybody who reaches it.
+// Without certificates a port obeys everybody who reaches it.
+Status CheckIsTrusted(const Config& config, std::string_view key, const std::string& text, const IpAddress& ip) {
+  if (config.HasCertificates() || InNetworks(ip, config.trusted_network)) return {};
+  return InvalidArgument(
+      fmt::format("{} = \"{}\" does not lie in trusted_network ({}): {}", key, text, Joined(config.trusted_network),
+                  ip.IsAny() ? "give the address of the interface that does"
+                             : "give an address that does, or name the network it lies in if that is private"));
+}
+
 Status CheckListens(const Config& config, std::string_view key, const std::string& text) {
   auto address = ParseHostPort(text);
   if (!address.ok()) return address.error().WithContext(key);
@@ -48,17 +57,42 @@ Status CheckListens(const Config& config, std::string_view key, const std::strin
     return InvalidArgument(
         fmt::format("{} = \"{}\" must be an IP address of this host and a port, not a name", key, text));
   }
-  if (config.trusted_network.empty()) {
-    return InvalidArgument(
-        fmt::format("{} = \"{}\", but trusted_network is empty: nodes obey whoever reaches that port, so name "
-                    "the private network it lies in, for example trusted_network = \"10.0.0.0/8\"",
-                    key, text));
-  }
-  if (InNetworks(*ip, config.trusted_network)) return {};
+  return CheckIsTrusted(config, key, text, *ip);
+}
+
+// The configuration of the others names it, so it is to be one that leads here from there.
+Status CheckIsOneAddress(std::string_view key, const std::string& text) {
+  if (!ParseIp(ParseHostPort(text)->host)->IsAny()) return {};
   return InvalidArgument(
-      fmt::format("{} = \"{}\" does not lie in trusted_network ({}): {}", key, text, Joined(config.trusted_network),
-                  ip->IsAny() ? "give the address of the interface that does"
-                              : "give an address that does, or name the network it lies in if that is private"));
+      fmt::format("{} = \"{}\" is no address that others could use: give one of this host", key, text));
+}
+
+// Of an etcd.
+Status CheckTlsFiles(const Config& config) {
+  const bool is_any_set = !config.tls_ca.empty() || !config.tls_certificate.empty() || !config.tls_key.empty();
+  if (!is_any_set) return {};
+  if (StoreAddress::KindOf(config.metadata) != StoreAddress::Kind::kEtcd) {
+    return InvalidArgument(
+        "tls_ca, tls_certificate and tls_key are for an etcd, but metadata names none: leave them out");
+  }
+  if (config.tls_ca.empty()) return InvalidArgument("tls_ca is not set: name the file with the etcd's authority");
+  if (config.tls_certificate.empty() == config.tls_key.empty()) return {};
+  return InvalidArgument("tls_certificate and tls_key go together: set both, or none where etcd asks for none");
+}
+
+Status CheckJoining(const Config& config) {
+  if (config.serve_join.empty()) return {};
+  if (!config.HasCertificates()) {
+    return InvalidArgument(
+        "serve_join is for a cluster whose nodes have certificates, but trusted_network is set: leave one of them out");
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckListens(config, "serve_join", config.serve_join));
+  for (const std::string* other : {&config.listen, &config.serve_metadata}) {
+    if (*other == config.serve_join) {
+      return InvalidArgument(fmt::format("\"{}\" stands for two ports of this host: give serve_join another", *other));
+    }
+  }
+  return CheckIsOneAddress("serve_join", config.serve_join);
 }
 
 Status CheckAlone(const Config& config) {
@@ -68,6 +102,8 @@ Status CheckAlone(const Config& config) {
   };
   const std::array settings = {
       Setting{"listen", !config.listen.empty()},
+      Setting{"serve_join", !config.serve_join.empty()},
+      Setting{"tls_ca", !config.tls_ca.empty()},
       Setting{"advertise", !config.advertise.empty()},
       Setting{"failure_domain", !config.failure_domain.empty()},
       Setting{"node_name", !config.node_name.empty()},
@@ -86,6 +122,7 @@ Status CheckAlone(const Config& config) {
 
 Status CheckServed(const Config& config) {
   CAIRNFS_RETURN_IF_ERROR(CheckListens(config, "serve_metadata", config.serve_metadata));
+  CAIRNFS_RETURN_IF_ERROR(CheckIsOneAddress("serve_metadata", config.serve_metadata));
   if (config.serve_metadata == config.listen) {
     return InvalidArgument(
         fmt::format("serve_metadata and listen are both \"{}\": give them different ports", config.listen));
@@ -129,6 +166,8 @@ Status CheckCluster(const Config& config) {
   }
   CAIRNFS_RETURN_IF_ERROR(CheckListens(config, "listen", config.listen));
   if (!config.serve_metadata.empty()) CAIRNFS_RETURN_IF_ERROR(CheckServed(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckTlsFiles(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckJoining(config));
   if (!config.advertise.empty()) {
     if (auto address = ParseHostPort(config.advertise); !address.ok()) return address.error().WithContext("advertise");
   } else if (ParseIp(ParseHostPort(config.listen)->host)->IsAny()) {

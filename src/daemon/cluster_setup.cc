@@ -1,14 +1,13 @@
 #include "daemon/cluster_setup.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <filesystem>
 
+#include "admission/credentials.h"
+#include "admission/join_port.h"
 #include "base/clock.h"
 #include "base/hex.h"
 #include "base/log.h"
@@ -16,11 +15,13 @@
 #include "chunking/chunker.h"
 #include "cluster/membership.h"
 #include "cluster/node_table.h"
+#include "cluster/records.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
 #include "daemon/dedup.h"
 #include "daemon/network.h"
 #include "daemon/setup_addresses.h"
+#include "daemon/setup_config.h"
 #include "daemon/size_text.h"
 #include "daemon/storage.h"
 #include "kv/local_store.h"
@@ -36,121 +37,6 @@ constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer:
 ClusterSettings SettingsOf(const Config& config) {
   return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
           config.out_after_ms, config.trusted_network};
-}
-
-// --- the configuration of a host ----------------------------------------------------------------------------------
-
-std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + "\"";
-}
-
-// UTF-8 without control characters, which TOML takes between quotes as it is.
-bool IsPlainText(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i++]);
-    if (lead < 0x20 || lead == 0x7f || (lead >= 0x80 && lead < 0xc2) || lead > 0xf4) return false;
-    const int more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
-    uint32_t code = more == 0 ? lead : lead & (0x3fU >> more);
-    for (int left = more; left > 0; --left, ++i) {
-      if (i == text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return false;
-      code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
-    }
-    const bool is_overlong = (more == 2 && code < 0x800) || (more == 3 && code < 0x10000);
-    if (is_overlong || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff) return false;
-  }
-  return true;
-}
-
-// To be checked before anything is made: the next mount would refuse a configuration that holds other texts.
-Status CheckTexts(const Config& config) {
-  struct Named {
-    std::string_view key;
-    const std::string& value;
-  };
-  for (const Named& text : {Named{"data", config.data}, Named{"mount_point", config.mount_point},
-                            Named{"metadata", config.metadata}, Named{"serve_metadata", config.serve_metadata},
-                            Named{"listen", config.listen}, Named{"advertise", config.advertise},
-                            Named{"node_name", config.node_name}, Named{"failure_domain", config.failure_domain}}) {
-    const bool is_path = text.key == "data" || text.key == "mount_point";
-    if (!is_path && text.value.size() > cluster::kMemberTextBytesMax) {
-      return MakeError(ErrorCode::kInvalidArgument, fmt::format("{} has {} bytes: give one of {} at most", text.key,
-                                                                text.value.size(), cluster::kMemberTextBytesMax));
-    }
-    if (IsPlainText(text.value)) continue;
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} holds a control character or is no UTF-8, which a configuration cannot hold: give "
-                                 "one of printable characters",
-                                 text.key));
-  }
-  return {};
-}
-
-std::string ConfigText(const Config& config, std::string_view made_by) {
-  const Config defaults;
-  std::string text = fmt::format("# Written by cairnfs cluster {}. See cairnfs.toml(5).\n", made_by);
-  auto line = [&](std::string_view key, const std::string& value) { text += fmt::format("{} = {}\n", key, value); };
-  auto words = [&](std::string_view key, const std::string& value, const std::string& unless) {
-    if (value != unless) line(key, Quoted(value));
-  };
-  words("data", config.data, defaults.data);
-  words("dedup", config.dedup, "");
-  words("mount_point", config.mount_point, defaults.mount_point);
-  words("metadata", config.metadata, "");
-  words("serve_metadata", config.serve_metadata, "");
-  words("listen", config.listen, "");
-  words("advertise", config.advertise, "");
-  words("node_name", config.node_name, "");
-  words("failure_domain", config.failure_domain, "");
-  std::string networks;
-  for (const std::string& network : config.trusted_network)
-    networks += (networks.empty() ? "" : ", ") + Quoted(network);
-  line("trusted_network", "[" + networks + "]");
-  if (config.trust_public_network) line("trust_public_network", "true");
-  line("copies", fmt::format("{}", config.copies));
-  if (config.min_replicas != 0) line("min_replicas", fmt::format("{}", config.min_replicas));
-  if (config.lease_ms != defaults.lease_ms) line("lease", Quoted(FormatDurationMs(config.lease_ms)));
-  if (config.out_after_ms != defaults.out_after_ms) line("out_after", Quoted(FormatDurationMs(config.out_after_ms)));
-  return text;
-}
-
-Status CheckFileIsFree(const SetupOptions& options) {
-  std::error_code error;
-  if (options.overwrite || !stdfs::exists(options.file, error)) return {};
-  return MakeError(
-      ErrorCode::kAlreadyExists,
-      fmt::format("there is a configuration {} already: give --force to overwrite it, or another file with "
-                  "--config",
-                  options.file));
-}
-
-Status SyncFolder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && fsync(fd) == 0;
-  const int failure = errno;
-  if (fd >= 0) close(fd);
-  if (!synced) return ErrnoError(failure, "cannot sync the directory " + path);
-  return {};
-}
-
-Status WriteConfig(const std::string& path, const std::string& text) {
-  std::error_code error;
-  const std::string folder = stdfs::path(path).parent_path().string();
-  if (!folder.empty()) stdfs::create_directories(folder, error);
-  if (error) return ErrnoError(error.value(), "cannot make the directory " + folder);
-  const std::string temporary = path + ".new";
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return ErrnoError(errno, "cannot write the configuration " + path);
-  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
-  const int failure = errno;
-  close(fd);
-  if (!written) return ErrnoError(failure, "cannot write the configuration " + path);
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoError(errno, "cannot write the configuration " + path);
-  return SyncFolder(folder.empty() ? "." : folder);
 }
 
 // The first read. When it succeeds, later errors are not about the address.
@@ -271,49 +157,50 @@ Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const 
   return std::make_optional((*directory)->uuid());
 }
 
-// No two nodes may have one address: messages for one would come to the other. But a node that is not up may have lost
-// its disk and join anew, so only a node that is up keeps its address to itself.
-Status CheckAddressIsFree(kv::KvStore& store, const Config& config, const std::string& own_id) {
-  const std::string wanted = AdvertisedAddress(config);
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange members,
-                           store.Range({}, cluster::MembersBegin(), cluster::MembersEnd(), 0));
-  cluster::NodeTable table;
-  table.Reset(members);
-  const cluster::ViewPtr view = table.MakeView();
-  for (const cluster::NodeInfo& node : view->nodes) {
-    if (node.address != wanted || node.state != cluster::NodeState::kUp || node.id.ToHex() == own_id) continue;
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} is the address of node {} ({}), which is up: give this host's own with --listen or "
-                    "--advertise; if this host was that node and lost its data, try again in {}, when "
-                    "that node counts as down",
-                    wanted, node.name, node.id.ToHex(), FormatDurationMs(config.lease_ms)));
+// Makes the directory one of the filesystem, and whole.
+Status MakeNode(DataDirectory& directory, const Config& config, const std::string& filesystem) {
+  CAIRNFS_RETURN_IF_ERROR(Adopt(directory, config, filesystem));
+  {
+    CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
+    CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
   }
+  if (directory.is_new()) CAIRNFS_RETURN_IF_ERROR(directory.FinishMaking());
+  directory.lock().MarkClean();
   return {};
 }
 
-// Makes the data directory of the host that keeps the metadata. That of any other host is made by its first mount.
-Result<ClusterIdentity> MakeServedCluster(const Config& config) {
+// Makes the authority of a new cluster, and its first node's credentials.
+Status Found(const DataDirectory& directory, kv::KvStore& store, const Config& config, const std::string& filesystem,
+             const std::string& authority_out) {
+  CAIRNFS_RETURN_IF_ERROR(admission::Credentials::Found(admission::Credentials::FolderOf(directory.path()), filesystem,
+                                                        directory.uuid(), authority_out, Clock::WallTime()));
+  return NoteAdmitted(store, directory.uuid(), NodeName(config));
+}
+
+Result<std::unique_ptr<DataDirectory>> OpenToMake(const Config& config) {
   DataDirectory::OpenOptions open;
   open.path = config.data;
   open.purpose = "preparing";
-  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
+  return DataDirectory::Open(open);
+}
+
+// Makes the data directory of the host that keeps the metadata. Without certificates that of any other host is made by
+// its first mount.
+Result<ClusterIdentity> MakeServedCluster(const Config& config, const std::string& authority_out) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::unique_ptr<DataDirectory> directory, OpenToMake(config));
   CAIRNFS_RETURN_IF_ERROR(CheckMayBegin(*directory, config));
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(directory.get(), config, ClusterStore::Serve::kNo));
   CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
   CAIRNFS_ASSIGN_OR_RETURN(ClusterIdentity identity, MakeCluster(store->store(), config));
-  CAIRNFS_RETURN_IF_ERROR(Adopt(*directory, config, ToHex(identity.header.uuid)));
-  {
-    CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(*directory, config));
-    CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
+  if (config.HasCertificates()) {
+    CAIRNFS_RETURN_IF_ERROR(Found(*directory, store->store(), config, ToHex(identity.header.uuid), authority_out));
   }
-  if (directory->is_new()) CAIRNFS_RETURN_IF_ERROR(directory->FinishMaking());
-  directory->lock().MarkClean();
+  CAIRNFS_RETURN_IF_ERROR(MakeNode(*directory, config, ToHex(identity.header.uuid)));
   return identity;
 }
 
 // For metadata that is elsewhere. Looks at the data directory before it changes the metadata.
-Result<ClusterIdentity> MakeRemoteCluster(const Config& config) {
+Result<ClusterIdentity> MakeRemoteCluster(const Config& config, const std::string& authority_out) {
   Config patient = config;
   patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
@@ -321,9 +208,72 @@ Result<ClusterIdentity> MakeRemoteCluster(const Config& config) {
   CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
   CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*store, config));
   CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
+  std::unique_ptr<DataDirectory> directory;  // of a node with certificates
+  if (config.HasCertificates()) {
+    CAIRNFS_ASSIGN_OR_RETURN(directory, OpenToMake(config));
+    CAIRNFS_RETURN_IF_ERROR(CheckMayBegin(*directory, config));
+  }
   auto identity = MakeCluster(store->store(), config);
-  if (identity.ok() || identity.error().code == ErrorCode::kAlreadyExists) return identity;
-  return identity.error().WithContext("cannot make a filesystem at " + config.metadata);
+  if (!identity.ok() && identity.error().code == ErrorCode::kAlreadyExists) return identity;
+  if (!identity.ok()) return identity.error().WithContext("cannot make a filesystem at " + config.metadata);
+  if (directory == nullptr) return identity;
+  const std::string filesystem = ToHex(identity->header.uuid);
+  CAIRNFS_RETURN_IF_ERROR(Found(*directory, store->store(), config, filesystem, authority_out));
+  CAIRNFS_RETURN_IF_ERROR(MakeNode(*directory, config, filesystem));
+  return identity;
+}
+
+Status CheckIsNoFile(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !stdfs::exists(path, error)) return {};
+  return MakeError(ErrorCode::kAlreadyExists,
+                   path + " exists already: name a new file for the authority's key, or move that one away");
+}
+
+// Takes over what the cluster has decided, chooses what nobody named, and checks it all.
+Status Complete(Config& config, const ClusterSettings& settings) {
+  config.metadata_wait_ms = Config().metadata_wait_ms;
+  config.copies = settings.copies;
+  config.lease_ms = settings.lease_ms;
+  config.out_after_ms = settings.out_after_ms;
+  config.trusted_network = settings.trusted_network;
+  CAIRNFS_RETURN_IF_ERROR(ChooseListen(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
+  CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
+  return CheckTexts(config);
+}
+
+// Makes the data directory of a host that joins with a token, unless it is there. Returns its uuid, the node's id.
+Result<std::string> MakeJoiningNode(const Config& config, const std::string& filesystem) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto known, CheckDataMayJoin(config, filesystem));
+  auto directory = OpenToMake(config);
+  if (!directory.ok() && directory.error().code == ErrorCode::kBusy && known && !known->empty()) return *known;
+  if (!directory.ok()) return directory.error();
+  CAIRNFS_RETURN_IF_ERROR(MakeNode(**directory, config, filesystem));
+  return (*directory)->uuid();
+}
+
+Result<SetupResult> JoinWithToken(const SetupOptions& options, const std::string& address, const std::string& text) {
+  CAIRNFS_ASSIGN_OR_RETURN(const admission::Token token, admission::Token::Parse(text));
+  Config config = options.config;
+  std::string filesystem, node, key;
+  const auto introduce = [&](const admission::JoinWelcome& welcome) -> Result<admission::JoinRequest> {
+    filesystem = welcome.filesystem;
+    config.metadata = welcome.metadata;
+    CAIRNFS_ASSIGN_OR_RETURN(const ClusterSettings settings, ClusterSettings::Decode(welcome.settings));
+    CAIRNFS_RETURN_IF_ERROR(Complete(config, settings));
+    CAIRNFS_ASSIGN_OR_RETURN(node, MakeJoiningNode(config, filesystem));
+    CAIRNFS_ASSIGN_OR_RETURN(key, admission::MakeKey());
+    CAIRNFS_ASSIGN_OR_RETURN(std::string request, admission::MakeRequest(key));
+    return admission::JoinRequest{node, NodeName(config), AdvertisedAddress(config), std::move(request)};
+  };
+  auto grant = admission::Join(address, token, introduce);
+  if (!grant.ok()) return grant.error().WithContext("cannot join the cluster by " + address);
+  CAIRNFS_RETURN_IF_ERROR(admission::Credentials::Write(admission::Credentials::FolderOf(config.data), grant->authority,
+                                                        key, grant->chain, node, Clock::WallTime()));
+  CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, config, "join"));
+  return SetupResult{filesystem, address, config};
 }
 
 }  // namespace
@@ -378,6 +328,34 @@ Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& conf
   return ReadCluster(store);
 }
 
+Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const std::string& own_id, uint64_t lease_ms) {
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange members,
+                           store.Range({}, cluster::MembersBegin(), cluster::MembersEnd(), 0));
+  cluster::NodeTable table;
+  table.Reset(members);
+  const cluster::ViewPtr view = table.MakeView();
+  for (const cluster::NodeInfo& node : view->nodes) {
+    if (node.address != wanted || node.state != cluster::NodeState::kUp || node.id.ToHex() == own_id) continue;
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is the address of node {} ({}), which is up: give this host's own with --listen or "
+                    "--advertise; if this host was that node and lost its data, try again in {}, when "
+                    "that node counts as down",
+                    wanted, node.name, node.id.ToHex(), FormatDurationMs(lease_ms)));
+  }
+  return {};
+}
+
+Status NoteAdmitted(kv::KvStore& store, const std::string& node, const std::string& name) {
+  const auto id = cluster::NodeId::FromHex(node);
+  if (!id || name.size() > cluster::kMemberTextBytesMax) return InvalidArgument("the host's id or name is none");
+  kv::Transaction transaction;
+  transaction.Put(cluster::KeyOf(cluster::MemberKey::kAdmitted, *id),
+                  cluster::AdmittedRecord{name, Clock::WallTime()}.Encode());
+  auto noted = store.Commit({}, transaction);
+  return noted.ok() ? Status() : Status(noted.error());
+}
+
 Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
   struct Pair {
     std::string_view key;
@@ -385,8 +363,9 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
   };
   const std::array pairs = {
       Pair{"copies", fmt::format("{}", config.copies), fmt::format("{}", settings.copies)},
-      Pair{"lease", Quoted(FormatDurationMs(config.lease_ms)), Quoted(FormatDurationMs(settings.lease_ms))},
-      Pair{"out_after", Quoted(FormatDurationMs(config.out_after_ms)), Quoted(FormatDurationMs(settings.out_after_ms))},
+      Pair{"lease", QuotedText(FormatDurationMs(config.lease_ms)), QuotedText(FormatDurationMs(settings.lease_ms))},
+      Pair{"out_after", QuotedText(FormatDurationMs(config.out_after_ms)),
+           QuotedText(FormatDurationMs(settings.out_after_ms))},
   };
   for (const Pair& pair : pairs) {
     if (pair.here == pair.there) continue;
@@ -427,22 +406,28 @@ Status Adopt(DataDirectory& directory, const Config& config, const std::string& 
 }
 
 Result<SetupResult> InitCluster(const SetupOptions& options) {
-  CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options));
+  CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options.file, options.overwrite));
   Config config = options.config;
+  CAIRNFS_RETURN_IF_ERROR(CheckIsNoFile(options.authority_out));
   CAIRNFS_RETURN_IF_ERROR(ChooseServed(config));
+  if (config.HasCertificates()) CAIRNFS_RETURN_IF_ERROR(ChooseServeJoin(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
-  CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity,
-                           config.serve_metadata.empty() ? MakeRemoteCluster(config) : MakeServedCluster(config));
-  CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "init")));
-  return SetupResult{ToHex(identity.header.uuid),
-                     config.serve_metadata.empty() ? config.metadata : config.serve_metadata, config};
+  CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity, config.serve_metadata.empty()
+                                                               ? MakeRemoteCluster(config, options.authority_out)
+                                                               : MakeServedCluster(config, options.authority_out));
+  CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, config, "init"));
+  const std::string& join_address = config.HasCertificates()        ? config.serve_join
+                                    : config.serve_metadata.empty() ? config.metadata
+                                                                    : config.serve_metadata;
+  return SetupResult{ToHex(identity.header.uuid), join_address, config};
 }
 
-Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& address) {
-  CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options));
+Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& address, const std::string& token) {
+  CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options.file, options.overwrite));
+  if (!token.empty()) return JoinWithToken(options, address, token);
   Config config = options.config;
   CAIRNFS_ASSIGN_OR_RETURN(config.metadata, MetadataOfAddress(address));
   config.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
@@ -457,19 +442,17 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   if (!identity.ok()) {
     return identity.error().WithContext("cannot read the cluster's metadata at " + config.metadata);
   }
-  config.metadata_wait_ms = Config().metadata_wait_ms;
-  config.copies = identity->settings.copies;
-  config.lease_ms = identity->settings.lease_ms;
-  config.out_after_ms = identity->settings.out_after_ms;
-  config.trusted_network = identity->settings.trusted_network;
-  CAIRNFS_RETURN_IF_ERROR(ChooseListen(config));
-  CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
-  CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
-  CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
-  CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
+  if (identity->settings.trusted_network.empty()) {
+    return InvalidArgument(
+        "the nodes of that cluster have certificates: join with a token, which cairnfs cluster token gives on the host "
+        "that made the cluster");
+  }
+  CAIRNFS_RETURN_IF_ERROR(Complete(config, identity->settings));
   CAIRNFS_ASSIGN_OR_RETURN(const auto own_id, CheckDataMayJoin(config, ToHex(identity->header.uuid)));
-  if (own_id) CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(store->store(), config, *own_id));
-  CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, ConfigText(config, "join")));
+  if (own_id) {
+    CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(store->store(), AdvertisedAddress(config), *own_id, config.lease_ms));
+  }
+  CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, config, "join"));
   return SetupResult{ToHex(identity->header.uuid), address, config};
 }
 

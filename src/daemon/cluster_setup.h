@@ -41,6 +41,12 @@ Status CheckAgreement(const ClusterSettings& settings, const Config& config);
 // For a filesystem that is to be made. kInvalidArgument: the keys of another cluster lie below its prefix in the etcd,
 // or its own would lie below the other's.
 Status CheckPrefix(ClusterStore& store, const Config& config);
+// No two nodes may have one address: messages for one would come to the other. But a node that is not up may have lost
+// its disk and join anew, so only a node that is up keeps its address to itself. kInvalidArgument: another node than
+// `own_id` (hex) is up at `wanted`.
+Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const std::string& own_id, uint64_t lease_ms);
+// Notes that a node (hex) was given a certificate, and so may be in the cluster.
+Status NoteAdmitted(kv::KvStore& store, const std::string& node, const std::string& name);
 // Makes a data directory one of this filesystem, or finds that it is. kInvalidArgument: it belongs to another one, or
 // is that of a host alone with files in it. `directory` is locked.
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem);
@@ -49,6 +55,7 @@ struct SetupOptions {
   Config config;     // as far as it was given
   std::string file;  // the configuration to write
   bool overwrite = false;
+  std::string authority_out;  // of init: the file for the authority's key, which is to be kept offline; empty: here
 };
 struct SetupResult {
   std::string filesystem;    // uuid
@@ -59,8 +66,10 @@ struct SetupResult {
 // there is a filesystem, or a configuration, or the data directory belongs to a filesystem. kInvalidArgument: also when
 // the data directory is that of a host alone and holds files. After these nothing has changed.
 Result<SetupResult> InitCluster(const SetupOptions& options);
-// Asks the metadata at `address` ("etcd://...", "node:HOST:PORT" or HOST:PORT) for the settings, and writes the
-// configuration of this host.
-Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& address);
+// Learns the settings of a cluster, and writes the configuration of this host. With a token: from the host that lets
+// others join at `address` (HOST:PORT), which also gives this one its certificate; the data directory is made for that.
+// Without: from the metadata at `address` ("etcd://...", "node:HOST:PORT" or HOST:PORT), of a cluster that trusts
+// networks.
+Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& address, const std::string& token = "");
 
 }  // namespace cairnfs::daemon

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "admission/credentials.h"
 #include "base/result.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
@@ -21,16 +22,19 @@ class ClusterStore {
  public:
   enum class Serve { kYes, kNo };  // kNo: this process alone uses it, to prepare it
 
-  // With `serve_metadata` the keys lie in DATA/shared of `directory`, which is locked. Otherwise `metadata` says where,
-  // and the connection is made when it is used. kInvalidArgument, kCorrupt, kUnavailable: the message says what is
-  // wrong with which key or path.
+  // `credentials`, of a cluster whose nodes have certificates, are not kept. With `serve_metadata` the keys lie in
+  // DATA/shared of `directory`, which is locked. Otherwise `metadata` says where, and the connection is made when it is
+  // used. kInvalidArgument, kCorrupt, kUnavailable: the message says what is wrong with which key or path.
   static Result<std::unique_ptr<ClusterStore>> Open(const DataDirectory* directory, const Config& config,
-                                                    Serve serve = Serve::kYes);
+                                                    Serve serve = Serve::kYes,
+                                                    const admission::Credentials* credentials = nullptr);
   ~ClusterStore();
 
   // Of the calls to a store that is elsewhere; null: it is here.
   const std::shared_ptr<kv::AnswerWatch>& answers() const { return answers_; }
   kv::SharedKvStore& store() { return hosted_ ? *hosted_ : *remote_; }
+  // Connections and calls that the server of the keys has refused; 0 where they are elsewhere.
+  uint64_t refused_total() const { return server_ == nullptr ? 0 : server_->refused_total(); }
   // The engine of the keys, where this host keeps them; else null.
   kv::KvEngine* engine() { return engine_.get(); }
   // Forgets old versions where the store keeps them until told so. Cheap where it does not.
@@ -40,7 +44,9 @@ class ClusterStore {
 
  private:
   ClusterStore() = default;
-  Status OpenOwn(const DataDirectory& directory, const Config& config, Serve serve);
+  Status OpenOwn(const DataDirectory& directory, const Config& config, Serve serve,
+                 const admission::Credentials* credentials);
+  Status CheckMember(const std::string& node) const;
 
   std::shared_ptr<kv::AnswerWatch> answers_;
   // Destroyed from the last to the first.

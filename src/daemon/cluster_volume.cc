@@ -83,6 +83,7 @@ ClusterVolume::~ClusterVolume() {
   gate_.reset();
   locks_.reset();
   names_.reset();
+  admission_.reset();
   peer_service_.reset();
   chunks_.reset();
   // Not of a node that has chunks: others expect it back, and copy its chunks once it is out.
@@ -90,11 +91,16 @@ ClusterVolume::~ClusterVolume() {
 }
 
 Status ClusterVolume::OpenParts() {
+  CAIRNFS_ASSIGN_OR_RETURN(credentials_, OpenCredentials(directory_, config_));
   CAIRNFS_RETURN_IF_ERROR(ReachMetadata());
-  CAIRNFS_ASSIGN_OR_RETURN(cluster_store_, ClusterStore::Open(&directory_, config_));
+  CAIRNFS_ASSIGN_OR_RETURN(cluster_store_, OpenStore(config_));
   CAIRNFS_RETURN_IF_ERROR(OpenFilesystem());
   CAIRNFS_RETURN_IF_ERROR(JoinCluster());
   return StartServing();
+}
+
+Result<std::unique_ptr<ClusterStore>> ClusterVolume::OpenStore(const Config& config) const {
+  return ClusterStore::Open(&directory_, config, ClusterStore::Serve::kYes, credentials_.get());
 }
 
 // Waits for the metadata for a short time, because somebody waits for the mount. Calls of a running mount wait longer.
@@ -103,7 +109,7 @@ Status ClusterVolume::ReachMetadata() const {
   auto try_for = [&](uint64_t wait_ms) -> Status {
     Config impatient = config_;
     impatient.metadata_wait_ms = std::min(config_.metadata_wait_ms, wait_ms);
-    CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(&directory_, impatient));
+    CAIRNFS_ASSIGN_OR_RETURN(auto store, OpenStore(impatient));
     auto header = store->store().Get({}, meta::HeaderKey());
     return header.ok() ? Status() : header.error();
   };
@@ -162,6 +168,7 @@ Status ClusterVolume::JoinCluster() {
   options.out_after = std::chrono::milliseconds(config_.out_after_ms);
   options.place = PlaceOf(directory_);
   options.answers = cluster_store_->answers();
+  options.must_be_admitted = credentials_ != nullptr;
   auto joined = cluster::Membership::Join(cluster_store_->store(), options);
   if (!joined.ok()) return joined.error().WithContext("cannot join the cluster at " + MetadataUrl(config_));
   membership_ = *std::move(joined);
@@ -185,6 +192,7 @@ Status ClusterVolume::StartServing() {
   options.sync_wait_max =
       std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(config_.commit_wait_max_ms));
   options.repair_bytes_per_second_max = config_.repair_rate;
+  if (credentials_ != nullptr) options.tls = credentials_->tls();
   options.answers = cluster_store_->answers();
   if (UsableCores() < kCoresForAll) options.writer_pause = kWriterPause;
   chunks_ = cluster::ClusterChunkStore::Create(storage_->chunks(), storage_->engine(), storage_->pool(), *membership_,
@@ -192,10 +200,22 @@ Status ClusterVolume::StartServing() {
   cluster::PeerService::Options service;
   service.listen = config_.listen;
   service.metadata = MetadataUrl(config_);
-  service.is_trusted = TrustIn(config_.trusted_network);
+  if (credentials_ == nullptr) {
+    service.is_trusted = TrustIn(config_.trusted_network);
+  } else {
+    service.tls = options.tls;
+    service.sign = [this](const cluster::NodeId& node, std::string_view request) {
+      return credentials_->Issue(request, node.ToHex(), Clock::WallTime());
+    };
+  }
   auto started = cluster::PeerService::Start(service, *chunks_, *membership_);
   if (!started.ok()) return started.error().WithContext("listen");
   peer_service_ = *std::move(started);
+  if (credentials_ != nullptr) {
+    CAIRNFS_ASSIGN_OR_RETURN(
+        admission_, ClusterAdmission::Start(
+                        {config_, filesystem_, *credentials_, cluster_store_->store(), *membership_, *peer_service_}));
+  }
   locks_ = std::make_unique<coherence::ClusterLocks>(
       coherence::ClusterLocks::Parts{cluster_store_->store(), *fenced_, *membership_});
   control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
@@ -274,6 +294,19 @@ Result<control::ForgetReply> ClusterVolume::Forget(const std::string& node) {
   for (const cluster::NodeInfo& info : found) ids += (ids.empty() ? "" : ", ") + info.id.ToHex();
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("'{}' may be several nodes: give the id of one of them: {}", node, ids));
+}
+
+Result<control::TokenReply> ClusterVolume::MakeToken(std::chrono::seconds life) {
+  if (admission_ == nullptr) {
+    return InvalidArgument(
+        "this cluster has no certificates, because it trusts networks: a host joins it without a token");
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const ClusterAdmission::GivenToken given, admission_->MakeToken(life));
+  control::TokenReply reply;
+  reply.set_token(given.token);
+  reply.set_address(given.address);
+  reply.set_life_seconds(static_cast<uint64_t>(life.count()));
+  return reply;
 }
 
 Result<control::SetMinReplicasReply> ClusterVolume::SetMinReplicas(const Context& context, uint32_t min_replicas) {

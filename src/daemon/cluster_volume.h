@@ -18,6 +18,7 @@
 #include "coherence/delegated_store.h"
 #include "coherence/fenced_store.h"
 #include "daemon/any_volume.h"
+#include "daemon/cluster_admission.h"
 #include "daemon/cluster_settings.h"
 #include "daemon/cluster_store.h"
 #include "daemon/config.h"
@@ -55,11 +56,13 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   control::ClusterActivity Activity() const override;
   Result<control::ClusterReply> Report(const Context& context) override;
   Result<control::ForgetReply> Forget(const std::string& node) override;
+  Result<control::TokenReply> MakeToken(std::chrono::seconds life) override;
   Result<control::SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) override;
 
  private:
   ClusterVolume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}
   Status OpenParts();
+  Result<std::unique_ptr<ClusterStore>> OpenStore(const Config& config) const;
   Status ReachMetadata() const;
   Status OpenFilesystem();
   Status JoinCluster();
@@ -88,6 +91,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::optional<fs::FileSystem::Parts::Space> space_ GUARDED_BY(space_mutex_);
   Clock::time_point space_read_at_ GUARDED_BY(space_mutex_);
   // Destroyed from the last to the first: whoever serves the metadata ends that last.
+  std::unique_ptr<admission::Credentials> credentials_;  // null: the cluster has no certificates
   std::unique_ptr<ClusterStore> cluster_store_;
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<cluster::Membership> membership_;
@@ -95,6 +99,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<coherence::DelegatedStore> delegated_;  // on fenced_: what the namespace and the filesystem use
   std::unique_ptr<cluster::ClusterChunkStore> chunks_;
   std::unique_ptr<cluster::PeerService> peer_service_;
+  std::unique_ptr<ClusterAdmission> admission_;  // null: as credentials_
   std::unique_ptr<meta::Namespace> names_;
   std::unique_ptr<coherence::ClusterLocks> locks_;
   std::unique_ptr<control::RankGate> gate_;

@@ -126,6 +126,12 @@ control::ClusterActivity ClusterVolume::Activity() const {
   activity.set_delegations(names.held);
   activity.set_delegations_recalled_total(names.recalled_total);
   activity.set_session_holds(membership_->LeaseHolds());
+  activity.set_refused_total(peer_service_->refused_total() + cluster_store_->refused_total() +
+                             (admission_ == nullptr ? 0 : admission_->refused_total()));
+  if (credentials_ != nullptr) {
+    const int64_t left = credentials_->validity().end.seconds - Clock::WallTime().seconds;
+    activity.set_certificate_seconds_left(static_cast<uint64_t>(std::max<int64_t>(left, 0)));
+  }
   activity.set_copies(static_cast<uint32_t>(config_.copies));
   activity.set_min_replicas(min_replicas_);
   const auto view = membership_->view();

@@ -155,7 +155,8 @@ Status ApplyMountOptions(std::string_view options, Config& config) {
 }
 
 Status MakePathsAbsolute(Config& config, const std::string& base) {
-  for (std::string* path : {&config.data, &config.mount_point, &config.log_file}) {
+  for (std::string* path : {&config.data, &config.mount_point, &config.log_file, &config.tls_ca,
+                            &config.tls_certificate, &config.tls_key}) {
     if (path->empty() || path->front() == '/' || (path == &config.log_file && *path == kLogToJournal)) continue;
     std::error_code error;
     stdfs::path absolute = base.empty() ? stdfs::absolute(*path, error) : stdfs::path(base) / *path;

@@ -64,10 +64,13 @@ struct Config {
   std::string serve_metadata;  // IP:PORT at which this node serves the shared metadata from its own disk
   std::string listen;          // IP:PORT of the peer service
   std::string advertise;       // HOST:PORT at which others reach it; empty: `listen`
-  std::vector<std::string> trusted_network;
-  bool trust_public_network = false;  // it may be one that is not private
-  std::string node_name;              // empty: the host's name
-  std::string failure_domain;         // empty: the node is its own
+  std::string serve_join;      // IP:PORT at which this node lets others join
+  // PEM files for an etcd that asks for TLS; empty: it does not.
+  std::string tls_ca, tls_certificate, tls_key;
+  std::vector<std::string> trusted_network;  // empty: nodes have certificates
+  bool trust_public_network = false;         // it may be one that is not private
+  std::string node_name;                     // empty: the host's name
+  std::string failure_domain;                // empty: the node is its own
   double weight = kWeightOfCapacity;
   uint64_t copies = 2;
   uint64_t min_replicas = 0;  // 0: as many as `copies`
@@ -78,6 +81,8 @@ struct Config {
   uint64_t metadata_wait_ms = 600'000;
 
   bool InCluster() const { return !metadata.empty() || !serve_metadata.empty(); }
+  // Whether nodes prove by certificates who they are.
+  bool HasCertificates() const { return InCluster() && trusted_network.empty(); }
 };
 
 // Reads a TOML file over `config`. kNotFound, kPermission; kInvalidArgument with "FILE:LINE: what is wrong, what would

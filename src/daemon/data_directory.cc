@@ -34,8 +34,8 @@ constexpr size_t kUuidBytes = 16;
 constexpr const char* kOwnerProbe = "owner.probe";
 constexpr const char* kNewFormat = "format.new";
 constexpr auto kOwnNames = std::to_array<std::string_view>(
-    {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "control.sock", "ranks.sock",
-     "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
+    {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "tls", "control.sock",
+     "ranks.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
 Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
   int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return ErrnoError(errno, fmt::format("cannot read {}/{}", path, name));
@@ -210,7 +210,7 @@ Status DataDirectory::StartMaking() {
   uuid_ = ToHex(RandomBytes(kUuidBytes));
   CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, "format.making", FormatText(), path_));
   fail_making_begun.Pass();
-  for (const std::string& folder : {segments_path(), metadata_path(), shared_path()}) {
+  for (const std::string& folder : {segments_path(), metadata_path(), shared_path(), path_ + "/tls"}) {
     std::error_code error;
     stdfs::remove_all(folder, error);
     if (!error && folder == shared_path()) continue;
@@ -228,7 +228,7 @@ Status DataDirectory::StartMaking() {
 void DataDirectory::Unmake() {
   if (faccessat(directory_, "format.making", F_OK, AT_SYMLINK_NOFOLLOW) != 0) return;  // it was made, but not synced
   std::error_code ignored;
-  for (const std::string& folder : {segments_path(), metadata_path(), shared_path()}) {
+  for (const std::string& folder : {segments_path(), metadata_path(), shared_path(), path_ + "/tls"}) {
     stdfs::remove_all(folder, ignored);
   }
   unlinkat(directory_, "format.making", 0);

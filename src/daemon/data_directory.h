@@ -6,6 +6,7 @@
 //   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
 //   DATA/segments/     chunks          DATA/metadata/   RocksDB
 //   DATA/shared/       RocksDB of the namespace that this node serves to the hosts of a cluster
+//   DATA/tls/          what the node proves itself with (admission/credentials.h)
 //   DATA/control.sock  the control service        DATA/ranks.sock    commits of ranks, and waits, for every user
 //   DATA/cairnfs.log   log of a daemon in the background
 //

@@ -57,7 +57,8 @@ Status CheckListensHere(const Config& config) {
     std::string_view key;
     const std::string& text;
   };
-  for (const Named& named : {Named{"listen", config.listen}, Named{"serve_metadata", config.serve_metadata}}) {
+  for (const Named& named : {Named{"listen", config.listen}, Named{"serve_metadata", config.serve_metadata},
+                             Named{"serve_join", config.serve_join}}) {
     if (named.text.empty()) continue;
     CAIRNFS_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(named.text));
     CAIRNFS_ASSIGN_OR_RETURN(const IpAddress ip, ParseIp(address.host));
@@ -92,6 +93,18 @@ Status CheckAdvertised(const Config& config) {
                                config.advertise, found.error().message));
 }
 
+// The address of `listen` with a port that comes so many after its.
+Result<std::string> AfterListen(const Config& config, unsigned ports, std::string_view option) {
+  auto listen = ParseHostPort(config.listen);
+  if (!listen.ok()) return listen.error().WithContext("listen");
+  if (listen->port > UINT16_MAX - ports) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("listen = \"{}\" leaves no port after it: give a lower one, or {}", config.listen, option));
+  }
+  return FormatHostPort({listen->host, static_cast<uint16_t>(listen->port + ports)});
+}
+
 }  // namespace
 
 Status ChooseListen(Config& config) {
@@ -104,15 +117,13 @@ Status ChooseListen(Config& config) {
 
 Status ChooseServed(Config& config) {
   if (!config.metadata.empty() || !config.serve_metadata.empty()) return {};
-  auto listen = ParseHostPort(config.listen);
-  if (!listen.ok()) return listen.error().WithContext("listen");
-  if (listen->port == UINT16_MAX) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("listen = \"{}\" leaves no next port for the metadata: give a lower one, or "
-                                 "--serve-metadata",
-                                 config.listen));
-  }
-  config.serve_metadata = FormatHostPort({listen->host, static_cast<uint16_t>(listen->port + 1)});
+  CAIRNFS_ASSIGN_OR_RETURN(config.serve_metadata, AfterListen(config, 1, "--serve-metadata"));
+  return {};
+}
+
+Status ChooseServeJoin(Config& config) {
+  if (!config.serve_join.empty()) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(config.serve_join, AfterListen(config, 2, "--serve-join"));
   return {};
 }
 

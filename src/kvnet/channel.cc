@@ -30,13 +30,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Rem
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  if (!options.tls.enabled()) return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-  if (!options.tls.server_name.empty()) arguments.SetSslTargetNameOverride(options.tls.server_name);
-  grpc::SslCredentialsOptions ssl;
-  ssl.pem_root_certs = options.tls.ca;
-  ssl.pem_cert_chain = options.tls.certificate;
-  ssl.pem_private_key = options.tls.key;
-  return grpc::CreateCustomChannel(address, grpc::SslCredentials(ssl), arguments);
+  const auto credentials = options.tls.Client(options.server_name, arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 bool Connect(const Context& context, grpc::Channel& channel) {

@@ -62,8 +62,14 @@ class WatchCount {
 // One watch of a client. gRPC's threads and the watch's own meet here; it destroys itself when the call is over.
 class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
  public:
-  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches) : watches_(watches) {
-    if (!watches_.Add()) {
+  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches, const Status& admitted)
+      : watches_(watches) {
+    const bool has_room = watches_.Add();
+    if (!admitted.ok()) {
+      Refuse(rpc::ToGrpc(admitted.error()));
+      return;
+    }
+    if (!has_room) {
       Refuse(TooMany(watches_.count_max()));
       return;
     }
@@ -203,11 +209,13 @@ using ServiceBase = proto::Kv::WithCallbackMethod_Watch<proto::Kv::Service>;
 
 class KvService::Impl final : public ServiceBase {
  public:
-  Impl(kv::HostedStore& store, int watches_max) : store_(store), watches_(watches_max) {}
+  Impl(kv::HostedStore& store, Admit admit, int watches_max)
+      : store_(store), admit_(std::move(admit)), watches_(watches_max) {}
   ~Impl() override { watches_.WaitForNone(); }
 
   grpc::Status Read(grpc::ServerContext* context, const proto::ReadRequest* request,
                     grpc::ServerWriter<proto::ReadPart>* writer) override {
+    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     if (request->spans_size() > static_cast<int>(kSpansMax)) return Refused("a read of too many spans");
     if (request->to_the_end() && request->spans_size() != 1) return Refused("to_the_end goes with one span");
     // Sent as it is read. However large an answer is, this process holds one part of it, and what gRPC has on its way.
@@ -218,8 +226,9 @@ class KvService::Impl final : public ServiceBase {
     return parts.End(*revision) ? grpc::Status::OK : grpc::Status::CANCELLED;
   }
 
-  grpc::Status Commit(grpc::ServerContext* /*context*/, const proto::CommitRequest* request,
+  grpc::Status Commit(grpc::ServerContext* context, const proto::CommitRequest* request,
                       proto::CommitReply* reply) override {
+    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     Result<kv::Transaction> transaction = FromProto(*request);
     if (!transaction.ok()) return rpc::ToGrpc(transaction.error());
     if (!request->has_slot()) return CommitCompares(*transaction, reply);
@@ -229,8 +238,9 @@ class KvService::Impl final : public ServiceBase {
     return grpc::Status::OK;
   }
 
-  grpc::Status GrantLease(grpc::ServerContext* /*context*/, const proto::GrantLeaseRequest* request,
+  grpc::Status GrantLease(grpc::ServerContext* context, const proto::GrantLeaseRequest* request,
                           proto::GrantLeaseReply* reply) override {
+    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     constexpr uint64_t kTtlMax = INT64_MAX / 1'000'000;
     Result<kv::LeaseId> lease = store_.GrantLease({}, std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
     if (!lease.ok()) return rpc::ToGrpc(lease.error());
@@ -238,26 +248,29 @@ class KvService::Impl final : public ServiceBase {
     return grpc::Status::OK;
   }
 
-  grpc::Status KeepLeaseAlive(grpc::ServerContext* /*context*/, const proto::LeaseRequest* request,
+  grpc::Status KeepLeaseAlive(grpc::ServerContext* context, const proto::LeaseRequest* request,
                               proto::KeepLeaseAliveReply* reply) override {
+    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     Result<std::chrono::milliseconds> left = store_.KeepLeaseAlive({}, request->lease());
     if (!left.ok()) return rpc::ToGrpc(left.error());
     reply->set_left_ms(static_cast<uint64_t>(left->count()));
     return grpc::Status::OK;
   }
 
-  grpc::Status RevokeLease(grpc::ServerContext* /*context*/, const proto::LeaseRequest* request,
+  grpc::Status RevokeLease(grpc::ServerContext* context, const proto::LeaseRequest* request,
                            proto::RevokeLeaseReply* /*reply*/) override {
+    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     Status revoked = store_.RevokeLease({}, request->lease());
     return revoked.ok() ? grpc::Status::OK : rpc::ToGrpc(revoked.error());
   }
 
-  grpc::ServerWriteReactor<proto::WatchReply>* Watch(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerWriteReactor<proto::WatchReply>* Watch(grpc::CallbackServerContext* context,
                                                      const proto::WatchRequest* request) override {
-    return new WatchStream(store_, *request, watches_);
+    return new WatchStream(store_, *request, watches_, AdmitCall(*context));
   }
 
  private:
+  Status AdmitCall(const grpc::ServerContextBase& call) const { return admit_ ? admit_(call) : Status(); }
   static std::vector<kv::KvSpan> SpansOf(const proto::ReadRequest& request) {
     std::vector<kv::KvSpan> spans;
     for (const proto::Span& span : request.spans()) {
@@ -277,39 +290,38 @@ class KvService::Impl final : public ServiceBase {
   }
 
   kv::HostedStore& store_;
+  const Admit admit_;
   WatchCount watches_;
 };
 
-KvService::KvService(kv::HostedStore& store, int watches_max) : impl_(std::make_unique<Impl>(store, watches_max)) {}
+KvService::KvService(kv::HostedStore& store, Admit admit, int watches_max)
+    : impl_(std::make_unique<Impl>(store, std::move(admit), watches_max)) {}
 KvService::~KvService() = default;
 grpc::Service& KvService::service() { return *impl_; }
 
 namespace {
 
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Tls& tls) {
-  if (!tls.enabled()) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = tls.ca;
-  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
-  return grpc::SslServerCredentials(options);
-}
-
 class Server final : public KvServer {
  public:
-  explicit Server(kv::HostedStore& store) : service_(store) {}
+  explicit Server(kv::HostedStore& store)
+      : service_(store, [this](const grpc::ServerContextBase& call) -> Status {
+          const auto node = port_->Admit(call);
+          return node.ok() ? Status() : Status(node.error());
+        }) {}
   ~Server() override {
-    port_.reset();
+    if (port_) port_->Close();
     if (server_ == nullptr) return;
     server_->Shutdown(Clock::LibraryDeadline(kShutdownGrace));
     server_->Wait();
   }
   const std::string& address() const override { return port_->address(); }
+  uint64_t refused_total() const override { return port_->refused_total(); }
 
-  Status Listen(const std::string& listen, const Tls& tls, rpc::IsTrusted is_trusted) {
+  Status Listen(const std::string& listen, Guard guard) {
     constexpr int kPingMs = 5'000, kPingTimeoutMs = 3'000, kPingIntervalMinMs = 1'000;
     CAIRNFS_RETURN_IF_ERROR(CheckAddress(listen, /*port_min=*/0));
     grpc::ServerBuilder builder;
-    port_.emplace(builder, CredentialsOf(tls), std::move(is_trusted));
+    port_.emplace(builder, rpc::PortGuard{guard.tls, std::move(guard.is_trusted), std::move(guard.check_member)});
     builder.RegisterService(&service_.service());
     builder.SetMaxReceiveMessageSize(KvService::kMessageBytesMax);
     // A client that is gone without a word would keep its watches here.
@@ -319,10 +331,7 @@ class Server final : public KvServer {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingIntervalMinMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "cannot serve at " + listen + ": the certificate and its key do not fit");
-    }
+    if (server_ == nullptr) return MakeError(ErrorCode::kUnavailable, "cannot serve at " + listen);
     Status opened = port_->Open(listen);
     if (opened.ok()) return {};
     return MakeError(ErrorCode::kUnavailable, "cannot listen on " + listen +
@@ -338,10 +347,9 @@ class Server final : public KvServer {
 
 }  // namespace
 
-Result<std::unique_ptr<KvServer>> KvServer::Start(kv::HostedStore& store, const std::string& listen, const Tls& tls,
-                                                  rpc::IsTrusted is_trusted) {
+Result<std::unique_ptr<KvServer>> KvServer::Start(kv::HostedStore& store, const std::string& listen, Guard guard) {
   auto server = std::make_unique<Server>(store);
-  CAIRNFS_RETURN_IF_ERROR(server->Listen(listen, tls, std::move(is_trusted)));
+  CAIRNFS_RETURN_IF_ERROR(server->Listen(listen, std::move(guard)));
   return std::unique_ptr<KvServer>(std::move(server));
 }
 

@@ -1,16 +1,18 @@
 // The gRPC service of the node that hosts the keys of a cluster.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "kv/hosted_store.h"
-#include "kvnet/options.h"
 #include "rpc/local_peer.h"
+#include "rpc/tls.h"
 
 namespace grpc {
+class ServerContextBase;
 class Service;
-}
+}  // namespace grpc
 
 namespace cairnfs::kvnet {
 
@@ -22,7 +24,10 @@ class KvService {
 
   static constexpr int kWatchesMax = 4096;  // each is a thread
 
-  explicit KvService(kv::HostedStore& store, int watches_max = kWatchesMax);  // the store outlives it
+  // Whether a call may be served; asked first by each. Any thread.
+  using Admit = std::function<Status(const grpc::ServerContextBase& call)>;
+  // The store outlives it. Without `admit` all calls are served.
+  explicit KvService(kv::HostedStore& store, Admit admit = {}, int watches_max = kWatchesMax);
   ~KvService();
   KvService(const KvService&) = delete;
   grpc::Service& service();
@@ -35,12 +40,18 @@ class KvService {
 // A server that serves nothing else.
 class KvServer {
  public:
-  // Listens on IP:PORT; port 0: one that is free. `store` outlives it. With TLS, clients must show a certificate of the
-  // same authority, too. kInvalidArgument or kUnavailable: the address is wrong, or cannot be listened on.
-  static Result<std::unique_ptr<KvServer>> Start(kv::HostedStore& store, const std::string& listen, const Tls& tls = {},
-                                                 rpc::IsTrusted is_trusted = {});
+  // Who may call, as rpc::PortGuard says it.
+  struct Guard {
+    rpc::Tls tls;
+    rpc::IsTrusted is_trusted;
+    std::function<Status(const std::string& node)> check_member;
+  };
+  // Listens on IP:PORT; port 0: one that is free. `store` outlives it. kInvalidArgument or kUnavailable: the address is
+  // wrong, or cannot be listened on.
+  static Result<std::unique_ptr<KvServer>> Start(kv::HostedStore& store, const std::string& listen, Guard guard = {});
   virtual ~KvServer() = default;                   // ends calls in progress
   virtual const std::string& address() const = 0;  // with the port that was taken
+  virtual uint64_t refused_total() const = 0;      // connections and calls
 };
 
 }  // namespace cairnfs::kvnet

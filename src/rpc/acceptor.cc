@@ -21,6 +21,7 @@ namespace cairnfs::rpc {
 namespace {
 
 constexpr auto kNoDescriptorsPause = std::chrono::milliseconds(100);
+constexpr int kLookIntervalMs = 1000;
 
 }  // namespace
 
@@ -55,19 +56,30 @@ Result<int> Acceptor::ListenOn(const std::string& address) {
   return MakeError(ErrorCode::kUnavailable, ErrnoError(error, "cannot listen on " + address).message);
 }
 
-Result<std::unique_ptr<Acceptor>> Acceptor::Start(int listener, const char* thread_name,
-                                                  std::function<void(int)> take) {
+Result<std::string> AddressOf(int listener, const std::string& listen) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (getsockname(listener, reinterpret_cast<sockaddr*>(&name), &size) != 0) return ErrnoError(errno, listen);
+  const uint16_t port = ntohs(name.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&name)->sin_port
+                                                        : reinterpret_cast<sockaddr_in6*>(&name)->sin6_port);
+  return listen.substr(0, listen.rfind(':') + 1) + std::to_string(port);
+}
+
+Result<std::unique_ptr<Acceptor>> Acceptor::Start(int listener, const char* thread_name, Callbacks callbacks) {
   const int stop = eventfd(0, EFD_CLOEXEC);
   if (stop < 0) {
     const int error = errno;
     close(listener);
     return ErrnoError(error, "eventfd");
   }
-  return std::unique_ptr<Acceptor>(new Acceptor(listener, stop, thread_name, std::move(take)));
+  return std::unique_ptr<Acceptor>(new Acceptor(listener, stop, thread_name, std::move(callbacks)));
 }
 
-Acceptor::Acceptor(int listener, int stop, const char* thread_name, std::function<void(int)> take)
-    : take_(std::move(take)), listener_(listener), stop_(stop), thread_([this, thread_name] { Run(thread_name); }) {}
+Acceptor::Acceptor(int listener, int stop, const char* thread_name, Callbacks callbacks)
+    : callbacks_(std::move(callbacks)),
+      listener_(listener),
+      stop_(stop),
+      thread_([this, thread_name] { Run(thread_name); }) {}
 
 Acceptor::~Acceptor() {
   const uint64_t one = 1;
@@ -79,19 +91,24 @@ Acceptor::~Acceptor() {
 
 void Acceptor::Run(const char* thread_name) {
   pthread_setname_np(pthread_self(), thread_name);
-  for (;;) {
+  for (bool looks = false;;) {
     pollfd ready[] = {{stop_, POLLIN, 0}, {listener_, POLLIN, 0}};
-    if (poll(ready, std::size(ready), -1) < 0) {
+    if (poll(ready, std::size(ready), looks ? kLookIntervalMs : -1) < 0) {
       if (errno != EINTR) Clock::SleepFor(kNoDescriptorsPause);  // out of memory, say
       continue;
     }
     if (ready[0].revents != 0) return;
-    const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (connection >= 0) {
-      take_(connection);
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      Clock::SleepFor(kNoDescriptorsPause);
-    }
+    if (ready[1].revents != 0) TakeOne();
+    looks = callbacks_.look && callbacks_.look();
+  }
+}
+
+void Acceptor::TakeOne() const {
+  const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (connection >= 0) {
+    callbacks_.take(connection);
+  } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+    Clock::SleepFor(kNoDescriptorsPause);
   }
 }
 

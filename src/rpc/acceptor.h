@@ -12,6 +12,9 @@
 
 namespace cairnfs::rpc {
 
+// IP:PORT as `listen` says it, with the port that the listener has: another one where that says 0. kIo.
+Result<std::string> AddressOf(int listener, const std::string& listen);
+
 // A number that the kernel gives to no other socket; nullopt: no socket has this descriptor.
 std::optional<uint64_t> SocketCookie(int connection);
 
@@ -22,16 +25,23 @@ class Acceptor {
   static Result<int> ListenOn(const std::string& address);
 
   // Takes over `listener`, a socket that listens and does not block. Gives each connection to `take`, which owns it: a
-  // descriptor that does not block either. `thread_name` has 15 characters at most. kIo.
-  static Result<std::unique_ptr<Acceptor>> Start(int listener, const char* thread_name, std::function<void(int)> take);
+  // descriptor that does not block either. After each, and a second after it was true, it calls `look` on the same
+  // thread: false, there is nothing to look after until the next connection. `thread_name` has 15 characters at most.
+  // kIo.
+  struct Callbacks {
+    std::function<void(int)> take;
+    std::function<bool()> look;  // may be empty
+  };
+  static Result<std::unique_ptr<Acceptor>> Start(int listener, const char* thread_name, Callbacks callbacks);
   ~Acceptor();  // takes no more connections
   Acceptor(const Acceptor&) = delete;
 
  private:
-  Acceptor(int listener, int stop, const char* thread_name, std::function<void(int)> take);
+  Acceptor(int listener, int stop, const char* thread_name, Callbacks callbacks);
   void Run(const char* thread_name);
+  void TakeOne() const;
 
-  const std::function<void(int)> take_;
+  const Callbacks callbacks_;
   const int listener_, stop_;
   std::thread thread_;
 };

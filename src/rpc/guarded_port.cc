@@ -1,19 +1,18 @@
 #include "rpc/guarded_port.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/types.h"
 #include "base/user.h"
 #include "rpc/status.h"
@@ -27,8 +26,10 @@ constexpr int kRefusedAgeMs = 5'000, kRefusedGraceMs = 1'000;
 constexpr int kRefusedCallsMax = 4;  // of a connection
 constexpr size_t kRefusedBytesMax = 16 * kMiB;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
-// A refused process tries again, and could fill the disk with the log's lines about it.
-constexpr auto kWarningInterval = std::chrono::minutes(1);
+// Connections over which no call came yet: those of strangers are closed after the handshake's time.
+constexpr size_t kYoungMax = 512, kYoungOfNetworkMax = 64;
+constexpr int kHandshakeMs = 5'000;
+constexpr auto kYoungAge = 2 * std::chrono::milliseconds(kHandshakeMs);
 
 void HandOver(grpc::experimental::ExternalConnectionAcceptor& to, int connection) {
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
@@ -42,26 +43,17 @@ class RefusedCall final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-std::string TextOf(const IpBytes& address) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  inet_ntop(AF_INET6, address.data(), text, sizeof text);
-  constexpr std::string_view kMapped = "::ffff:";
-  const std::string_view found = text;
-  const bool is_ipv4 = found.starts_with(kMapped) && found.find('.') != std::string_view::npos;
-  return std::string(is_ipv4 ? found.substr(kMapped.size()) : found);
-}
-
 std::string OwnUsers() { return geteuid() == 0 ? "root" : "root and " + UserName(geteuid()); }
 
 }  // namespace
 
 // A server that answers every call with one error.
-class GuardedPort::Refusals final : public grpc::CallbackGenericService {
+class GuardedPort::Answers final : public grpc::CallbackGenericService {
  public:
-  static Result<std::unique_ptr<Refusals>> Start(const std::string& message) {
-    auto refusals = std::unique_ptr<Refusals>(new Refusals(message));
+  static Result<std::unique_ptr<Answers>> Start(const std::string& message) {
+    auto answers = std::unique_ptr<Answers>(new Answers(message));
     grpc::ServerBuilder builder;
-    refusals->tell_ = builder.experimental().AddExternalConnectionAcceptor(
+    answers->tell_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kRefusedAgeMs);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kRefusedGraceMs);
@@ -70,12 +62,12 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
     grpc::ResourceQuota quota("refusals");
     quota.Resize(kRefusedBytesMax);
     builder.SetResourceQuota(quota);
-    builder.RegisterCallbackGenericService(refusals.get());
-    refusals->server_ = builder.BuildAndStart();
-    if (refusals->server_ == nullptr) return MakeError(ErrorCode::kUnavailable, "cannot start a server");
-    return refusals;
+    builder.RegisterCallbackGenericService(answers.get());
+    answers->server_ = builder.BuildAndStart();
+    if (answers->server_ == nullptr) return MakeError(ErrorCode::kUnavailable, "cannot start a server");
+    return answers;
   }
-  ~Refusals() override {
+  ~Answers() override {
     if (server_ != nullptr) server_->Shutdown(Clock::LibraryDeadline(kShutdownGrace));
   }
 
@@ -84,12 +76,7 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
   }
 
   // Called by the thread that takes connections.
-  void Tell(int connection, const std::string& why) {
-    const auto now = Clock::Now();
-    if (!warned_ || now - *warned_ >= kWarningInterval) {
-      warned_ = now;
-      spdlog::warn("{}: {}", answer_.error_message(), why);
-    }
+  void Tell(int connection) {
     std::erase_if(told_, [](const Told& told) { return SocketCookie(told.connection) != told.cookie; });
     const auto cookie = SocketCookie(connection);
     if (!cookie || told_.size() >= kRefusedMax) {
@@ -105,72 +92,147 @@ class GuardedPort::Refusals final : public grpc::CallbackGenericService {
     int connection;
     uint64_t cookie;  // tells the connection from a later one with this descriptor
   };
-  explicit Refusals(const std::string& message) : answer_(ToGrpc(MakeError(ErrorCode::kPermission, message))) {}
+  explicit Answers(const std::string& message) : answer_(ToGrpc(MakeError(ErrorCode::kPermission, message))) {}
 
   const grpc::Status answer_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tell_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<Told> told_;
-  std::optional<Clock::time_point> warned_;
 };
 
-GuardedPort::GuardedPort(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                         IsTrusted is_trusted)
-    : is_trusted_(std::move(is_trusted)),
+GuardedPort::GuardedPort(grpc::ServerBuilder& builder, PortGuard guard)
+    : guard_(std::move(guard)),
       admit_(builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials)) {}
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, guard_.tls.Server())) {
+  if (guard_.tls.enabled()) builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+}
 
-GuardedPort::~GuardedPort() {
+GuardedPort::~GuardedPort() { Close(); }
+
+void GuardedPort::Close() {
   acceptor_.reset();
-  refusals_.reset();
+  answers_.reset();
 }
 
 Status GuardedPort::Open(const std::string& listen) {
   CAIRNFS_ASSIGN_OR_RETURN(const int listener, Acceptor::ListenOn(listen));
-  sockaddr_storage name{};
-  socklen_t size = sizeof name;
-  uint16_t port = 0;
-  if (getsockname(listener, reinterpret_cast<sockaddr*>(&name), &size) == 0) {
-    port = ntohs(name.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&name)->sin_port
-                                           : reinterpret_cast<sockaddr_in6*>(&name)->sin6_port);
-  }
-  address_ = fmt::format("{}{}", listen.substr(0, listen.rfind(':') + 1), port);
-  auto refusals = Refusals::Start(
-      fmt::format("refused by the node at {}: until nodes have certificates it serves other hosts by their addresses "
-                  "(trusted_network), and on its own host processes of {} alone",
-                  address_, OwnUsers()));
-  if (!refusals.ok()) {
+  const auto prepare = [&]() -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(address_, AddressOf(listener, listen));
+    refusals_ = std::make_unique<RefusalLog>("the port of the node at " + address_);
+    if (guard_.tls.enabled()) return {};
+    CAIRNFS_ASSIGN_OR_RETURN(
+        answers_, Answers::Start(fmt::format(
+                      "refused by the node at {}: its cluster has no certificates, so it serves other hosts by their "
+                      "addresses (trusted_network), and on its own host processes of {} alone",
+                      address_, OwnUsers())));
+    return {};
+  };
+  if (Status prepared = prepare(); !prepared.ok()) {
     close(listener);
-    return refusals.error();
+    return prepared;
   }
-  refusals_ = *std::move(refusals);
-  CAIRNFS_ASSIGN_OR_RETURN(acceptor_,
-                           Acceptor::Start(listener, "cairn-accept", [this](int connection) { Take(connection); }));
+  CAIRNFS_ASSIGN_OR_RETURN(
+      acceptor_, Acceptor::Start(listener, "cairn-accept",
+                                 {[this](int connection) { Take(connection); }, [this] { return LookAfterYoung(); }}));
   return {};
 }
 
 void GuardedPort::Take(int connection) {
   const int on = 1;
   setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (guard_.tls.enabled()) return TakeYoung(connection);
   if (Status judged = Judge(connection); judged.ok()) {
     HandOver(*admit_, connection);
   } else {
-    refusals_->Tell(connection, judged.error().message);
+    refusals_->Note(judged.error().message);
+    answers_->Tell(connection);
   }
+}
+
+void GuardedPort::TakeYoung(int connection) {
+  LookAfterYoung();
+  const auto peer = PeerOf(connection);
+  const auto cookie = SocketCookie(connection);
+  if (!peer.ok() || !cookie) {
+    close(connection);  // it has gone
+    return;
+  }
+  const IpBytes network = NetworkOf(peer->address);
+  {
+    MutexLock lock(mutex_);
+    const auto of_network = std::count_if(young_.begin(), young_.end(),
+                                          [&](const Young& young) { return NetworkOf(young.peer.address) == network; });
+    if (young_.size() < kYoungMax && of_network < static_cast<ptrdiff_t>(kYoungOfNetworkMax)) {
+      young_.push_back({connection, *cookie, *peer, Clock::Now()});
+      young_count_ = young_.size();
+      lock.Unlock();
+      return HandOver(*admit_, connection);
+    }
+  }
+  refusals_->Note(fmt::format("a connection from {}: too many have shown no certificate yet", TextOf(*peer)));
+  close(connection);
+}
+
+// Forgets those that have ended, which were no member's, and those that are past the handshake, which are.
+bool GuardedPort::LookAfterYoung() {
+  if (young_count_ == 0) return false;
+  std::vector<Endpoint> ended;
+  MutexLock lock(mutex_);
+  std::erase_if(young_, [&, now = Clock::Now()](const Young& young) {
+    const bool has_ended = SocketCookie(young.connection) != young.cookie;
+    if (has_ended) ended.push_back(young.peer);
+    return has_ended || now - young.taken_at > kYoungAge;
+  });
+  young_count_ = young_.size();
+  const bool are_left = !young_.empty();
+  lock.Unlock();
+  for (const Endpoint& peer : ended) {
+    refusals_->Note(
+        fmt::format("a connection from {}, which ended before a call: it showed no certificate that this "
+                    "cluster's authority gave and that is valid now, or broke off",
+                    TextOf(peer)));
+  }
+  return are_left;
+}
+
+void GuardedPort::NoteCall(const grpc::ServerContextBase& call) {
+  if (young_count_ == 0) return;
+  const auto peer = EndpointOfUri(call.peer());
+  if (!peer) return;
+  MutexLock lock(mutex_);
+  std::erase_if(
+      young_, [&](const Young& young) { return young.peer.port == peer->port && young.peer.address == peer->address; });
+  young_count_ = young_.size();
+}
+
+Result<std::string> GuardedPort::Admit(const grpc::ServerContextBase& call) {
+  if (!guard_.tls.enabled()) return std::string();
+  NoteCall(call);
+  const auto node = CertifiedNode(*call.auth_context());
+  if (!node) return Refuse(call, "its certificate names no node");
+  const Status member = guard_.check_member ? guard_.check_member(*node) : Status();
+  if (member.ok()) return *node;
+  return MakeError(member.error().code, Refuse(call, member.error().message).message);
+}
+
+Error GuardedPort::Refuse(const grpc::ServerContextBase& call, const std::string& why) {
+  const auto peer = EndpointOfUri(call.peer());
+  refusals_->Note(fmt::format("a call from {}: {}", peer ? TextOf(*peer) : "?", why));
+  return MakeError(ErrorCode::kPermission, fmt::format("refused by the node at {}: {}", address_, why));
 }
 
 Status GuardedPort::Judge(int connection) const {
   const auto peer = PeerOf(connection);
   if (!peer.ok()) return peer.error();  // it has gone
-  const auto from = [&] { return fmt::format("a connection from {} port {}", TextOf(peer->address), peer->port); };
+  const std::string from = "a connection from " + TextOf(*peer);
   const auto uid = UidOfLocalPeer(connection);
-  if (!uid.ok()) return MakeError(ErrorCode::kPermission, from() + ", on this host: " + uid.error().message);
+  if (!uid.ok()) return MakeError(ErrorCode::kPermission, from + ", on this host: " + uid.error().message);
   if (*uid) {
     if (**uid == 0 || **uid == geteuid()) return {};
-    return MakeError(ErrorCode::kPermission, from() + ", on this host, is of " + UserName(**uid));
+    return MakeError(ErrorCode::kPermission, from + ", on this host, is of " + UserName(**uid));
   }
-  if (!is_trusted_ || is_trusted_(peer->address)) return {};
-  return MakeError(ErrorCode::kPermission, from() + " lies in none of the trusted networks");
+  if (!guard_.is_trusted || guard_.is_trusted(peer->address)) return {};
+  return MakeError(ErrorCode::kPermission, from + " lies in none of the trusted networks");
 }
 
 }  // namespace cairnfs::rpc

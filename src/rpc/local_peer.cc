@@ -1,6 +1,7 @@
 #include "rpc/local_peer.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstddef>
 #include <cstring>
 
@@ -110,6 +112,45 @@ Result<bool> IsOfThisHost(const Endpoint& peer) {
 }
 
 }  // namespace
+
+std::string TextOf(const IpBytes& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  const bool is_ipv4 = IsIpv4(address);
+  inet_ntop(is_ipv4 ? AF_INET : AF_INET6, address.data() + (is_ipv4 ? kIpv4Offset : 0), text, sizeof text);
+  return text;
+}
+
+std::string TextOf(const Endpoint& endpoint) {
+  return fmt::format("{} port {}", TextOf(endpoint.address), endpoint.port);
+}
+
+IpBytes NetworkOf(const IpBytes& address) {
+  constexpr size_t kNetworkBytes = 8;
+  IpBytes network = address;
+  if (!IsIpv4(address)) std::fill(network.begin() + kNetworkBytes, network.end(), uint8_t{0});
+  return network;
+}
+
+std::optional<Endpoint> EndpointOfUri(std::string_view uri) {
+  constexpr std::string_view kIpv4Scheme = "ipv4:", kIpv6Scheme = "ipv6:";
+  const bool is_ipv4 = uri.starts_with(kIpv4Scheme);
+  if (!is_ipv4 && !uri.starts_with(kIpv6Scheme)) return std::nullopt;
+  uri.remove_prefix(kIpv4Scheme.size());
+  const size_t colon = uri.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string_view address = uri.substr(0, colon), port = uri.substr(colon + 1);
+  for (const std::string_view bracket : {"%5B", "["}) {
+    if (address.starts_with(bracket)) address.remove_prefix(bracket.size());
+  }
+  address = address.substr(0, address.find_first_of("%]"));  // or the interface follows
+  Endpoint endpoint;
+  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
+  if (parsed.ec != std::errc() || parsed.ptr != port.data() + port.size()) return std::nullopt;
+  if (is_ipv4) endpoint.address = kIpv4Prefix;
+  void* to = endpoint.address.data() + (is_ipv4 ? kIpv4Offset : 0);
+  if (inet_pton(is_ipv4 ? AF_INET : AF_INET6, std::string(address).c_str(), to) != 1) return std::nullopt;
+  return endpoint;
+}
 
 Result<Endpoint> PeerOf(int connection) { return NameOf(connection, getpeername); }
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -23,6 +25,14 @@ struct Endpoint {
   uint16_t port = 0;       // in the host's byte order
   uint32_t interface = 0;  // of a link-local address; else 0
 };
+
+std::string TextOf(const IpBytes& address);
+std::string TextOf(const Endpoint& endpoint);  // "10.0.0.1 port 7401"
+// By what shares of a bound are counted: an IPv4 address, or the network of an IPv6 one, which one host has whole.
+IpBytes NetworkOf(const IpBytes& address);
+// Of gRPC's name for the other end of a connection ("ipv4:10.0.0.1:7401"). Its interface is
+// left out. nullopt: it is none of TCP.
+std::optional<Endpoint> EndpointOfUri(std::string_view uri);
 
 // The address of the other end. kIo: the connection is gone, or is not one of TCP.
 Result<Endpoint> PeerOf(int connection);

@@ -131,7 +131,7 @@ TEST(PeerMessage, EnvelopeOfAnotherVersionIsRefused) {
   EXPECT_EQ(envelope->to, NodeFilledWith(1));
   EXPECT_EQ(envelope->from, NodeFilledWith(2));
   bytes[0] = 9;
-  EXPECT_FALSE(DecodeEnvelope(bytes));
+  EXPECT_FALSE(DecodeEnvelope(bytes).ok());
 }
 
 TEST(PeerMessage, PayloadIsCutAcrossSlices) {

@@ -91,11 +91,11 @@ void FillCluster(ClusterActivity& cluster, Numbers& numbers) {
   for (const char* name :
        {"sent_bytes", "received_bytes", "wire_sent_bytes", "wire_received_bytes", "new_in_cluster_bytes",
         "known_in_cluster_bytes", "remote_reads", "remote_read_bytes", "repair_bytes", "metadata_reads",
-        "metadata_commits", "metadata_answers", "delegations_recalled"}) {
+        "metadata_commits", "metadata_answers", "delegations_recalled", "refused"}) {
     numbers.Counter(cluster, name);
   }
-  for (const char* name :
-       {"unacknowledged_bytes", "missing_copies", "repair_chunks_left", "delegations", "copies", "min_replicas"}) {
+  for (const char* name : {"unacknowledged_bytes", "missing_copies", "repair_chunks_left", "delegations", "copies",
+                           "min_replicas", "certificate_seconds_left"}) {
     numbers.Gauge(cluster, name);
   }
   numbers.Gauge(cluster, "nodes_up", "nodes{state=\"up\"}");

@@ -58,10 +58,32 @@ TEST(ClusterConfigTest, TrustsPrivateNetworksOnly) {
   }
 }
 
+TEST(ClusterConfigTest, WithoutTrustedNetworksNodesHaveCertificates) {
+  Config config = Good();
+  EXPECT_FALSE(config.HasCertificates());
+  config.serve_join = "10.0.0.1:7403";
+  EXPECT_TRUE(Mentions(MessageOf(config), "serve_join is for a cluster whose nodes have certificates"));
+  config.trusted_network.clear();
+  EXPECT_TRUE(config.HasCertificates());
+  EXPECT_EQ(MessageOf(config), "no error");
+  config.serve_join = config.listen;
+  EXPECT_TRUE(Mentions(MessageOf(config), "stands for two ports"));
+  config.serve_join = "0.0.0.0:7403";
+  EXPECT_TRUE(Mentions(MessageOf(config), "no address that others could use"));
+  config.serve_join.clear();
+  config.metadata = "etcd://10.0.0.9:2379/cairnfs";
+  config.tls_certificate = "/c.pem";
+  EXPECT_TRUE(Mentions(MessageOf(config), "tls_ca is not set"));
+  config.tls_ca = "/ca.pem";
+  EXPECT_TRUE(Mentions(MessageOf(config), "tls_certificate and tls_key go together"));
+  config.tls_key = "/key.pem";
+  EXPECT_EQ(MessageOf(config), "no error");
+  config.metadata = "node:10.0.0.1:7402";
+  EXPECT_TRUE(Mentions(MessageOf(config), "are for an etcd"));
+}
+
 TEST(ClusterConfigTest, ListensInTrustedNetworksOnly) {
   Config config = Good();
-  config.trusted_network.clear();
-  EXPECT_TRUE(Mentions(MessageOf(config), "trusted_network is empty"));
   config.trusted_network = {"10.1.0.0/16"};
   EXPECT_TRUE(Mentions(MessageOf(config), "does not lie in trusted_network (10.1.0.0/16)"));
   config = Good();

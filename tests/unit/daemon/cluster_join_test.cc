@@ -80,12 +80,12 @@ TEST_F(ClusterJoinTest, RefusesTheAddressOfANodeThatIsUp) {
   options_.overwrite = true;
   Config with_its_own = options_.config;
   with_its_own.advertise = "127.0.0.2:7401";
-  joined = JoinCluster({with_its_own, options_.file, true}, server_->address());
+  joined = JoinCluster({with_its_own, options_.file, true, {}}, server_->address());
   EXPECT_TRUE(joined.ok()) << joined.error().message;
   // The node's own directory, which joins once more.
   Config the_node = options_.config;
   the_node.data = its_data;
-  joined = JoinCluster({the_node, options_.file, true}, server_->address());
+  joined = JoinCluster({the_node, options_.file, true, {}}, server_->address());
   EXPECT_TRUE(joined.ok()) << joined.error().message;
   // Once that node is down, its host may have lost its disk.
   ASSERT_TRUE(store_->Commit({}, kv::Transaction().Delete(session)).ok());

@@ -42,7 +42,7 @@ TEST(WatchLimit, ARefusedWatchIsToldOnceAndServedWhenThereIsRoom) {
   LogCapture log;
   auto engine = kv::OpenMemoryEngine();
   auto hosted = Must(kv::HostedStore::Open(*engine));
-  KvService service(*hosted, /*watches_max=*/1);
+  KvService service(*hosted, {}, /*watches_max=*/1);
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

@@ -36,7 +36,7 @@ class Service final : public grpc::CallbackGenericService {
 struct Server {
   explicit Server(const std::string& listen, IsTrusted is_trusted = {}) {
     grpc::ServerBuilder builder;
-    port = std::make_unique<GuardedPort>(builder, grpc::InsecureServerCredentials(), std::move(is_trusted));
+    port = std::make_unique<GuardedPort>(builder, PortGuard{{}, std::move(is_trusted), {}});
     builder.RegisterCallbackGenericService(&service);
     server = builder.BuildAndStart();
     opened = server ? port->Open(listen) : MakeError(ErrorCode::kIo, "no server");

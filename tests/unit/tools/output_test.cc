@@ -146,7 +146,7 @@ TEST(StatusJson, HasWhatIsThere) {
   EXPECT_EQ(object.at("metadata_owners"),
             json::array({{{"uid", 1000}, {"bytes", 5}, {"xattr_bytes", 0}, {"inode_count", 0}}}));
   EXPECT_EQ(object.at("cluster").at("copies"), 3);
-  EXPECT_EQ(object.at("cluster").size(), 24U);
+  EXPECT_EQ(object.at("cluster").size(), 25U);
   for (const char* absent : {"live_bytes", "counted_seconds_ago", "metadata_room_bytes", "dedup_ratio"}) {
     EXPECT_FALSE(object.contains(absent)) << absent;
   }

@@ -1,0 +1,56 @@
+// X.509 certificates (RFC 5280) of a cluster's nodes, and the authority that gives them. All texts are PEM, all keys
+// ECDSA on P-256. OpenSSL makes and checks them.
+//
+// A cluster has one authority of its own. It signs the nodes' certificates itself, or, where its key is kept offline,
+// the certificate of an issuer that signs them. Any thread may call these functions.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/types.h"
+
+namespace cairnfs::admission {
+
+inline constexpr std::chrono::hours kNodeLife{24 * 365};
+// Clocks of two hosts may differ by so much: a certificate is valid from that long before it is made.
+inline constexpr std::chrono::hours kClockMargin{1};
+
+struct KeyAndCertificate {
+  std::string key, certificate;
+};
+
+// A new authority for the filesystem (its uuid, in hex), valid for 30 years. kIo: OpenSSL fails, for all of these.
+Result<KeyAndCertificate> MakeAuthority(std::string_view filesystem, Timestamp now);
+// An issuer in the authority's name, valid as long as the authority is.
+Result<KeyAndCertificate> MakeIssuer(const KeyAndCertificate& authority, Timestamp now);
+
+Result<std::string> MakeKey();
+// Asks that the key's public half be certified (RFC 2986). Signed by the key, which proves that the asker has it.
+Result<std::string> MakeRequest(const std::string& key);
+// The certificate of `node` (hex) for the key of a request, for `life` and no longer than the issuer's. Nothing else of
+// the request counts. kInvalidArgument: it is none, or its key is no ECDSA one on P-256, or did not sign it.
+Result<std::string> Issue(const KeyAndCertificate& issuer, std::string_view request, std::string_view node,
+                          Timestamp now, std::chrono::seconds life = kNodeLife);
+
+struct Validity {
+  Timestamp begin, end;
+};
+// Checks what a node is to prove itself with: `chain` is its certificate and those that lead to the authority.
+// kCorrupt: a text is none, the key is another one, or the chain does not lead to the authority. kPermission: it names
+// another node, or is not valid at `now`. The message says what would be right.
+Result<Validity> Check(const std::string& authority, const std::string& chain, const std::string& key,
+                       std::string_view node, Timestamp now);
+
+// The first certificate of a text that holds other blocks, too, alone. kCorrupt: there is none.
+Result<std::string> CertificateTextOf(std::string_view text);
+
+// SHA-256 of the certificate's DER form, by which people and tokens tell an authority. kCorrupt: it is none.
+using Fingerprint = std::array<uint8_t, 32>;
+Result<Fingerprint> FingerprintOf(std::string_view certificate);
+
+}  // namespace cairnfs::admission
