@@ -422,7 +422,8 @@ def run_on_cluster(store, rounds, options, artefacts):
     names = PLANTED.get(options.planted, []) or [name for name in options.faults.split(",") if name]
     with Scratch() as scratch, Cluster(scratch, hosts=options.hosts, metadata=store, etcd_members=3,
                                        copies=options.copies,
-                                       options={"segment_size": nemesis.FullDisk.SEGMENT_SIZE}) as cluster:
+                                       options={"segment_size": nemesis.FullDisk.SEGMENT_SIZE},
+                                       certificates=options.seed % 2 == 0) as cluster:
         nemesis.small_disk(cluster.hosts[-1], f"{max(SMALL_DISK_MIB, 100 + SMALL_DISK_MIB_PER_ROUND * rounds)}m")
         # The daemons that the support starts see it too.
         os.environ.update(environment)

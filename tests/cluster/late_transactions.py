@@ -216,7 +216,8 @@ class Attempt:
 def run_on(store, tries, is_planted):
     """What was found, as lines of text, within so many tries. Raises DidNotComeAbout when none of these came about."""
     environment = {"CAIRNFS_FAILPOINTS": "cluster.skip_session_compare=skip"} if is_planted else {}
-    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options={"lease": LEASES[store]}) as cluster:
+    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options={"lease": LEASES[store]},
+                                       certificates=False) as cluster:
         cluster.start()
         way = Way(cluster, cluster.hosts[1])
         cluster.hosts[1].mount(**environment)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Three hosts with one filesystem, while hosts join, are refused, die with their disk or stay away, and everything is
+"""Three hosts with one filesystem and without certificates, while hosts join, are refused, die with their disk or stay away, and everything is
 started again. Options: tests/support/cluster_world.py.
 """
 
@@ -318,4 +318,4 @@ CASES = (nodes_are_listed, a_checkpoint_of_all_hosts, a_bad_copy_is_repaired_by_
 
 
 if __name__ == "__main__":
-    sys.exit(main(CASES))
+    sys.exit(main(CASES, certificates=False))

@@ -24,7 +24,7 @@ import time
 
 from cairnfs_mount import has_ended, program, run
 
-PEER_PORT, METADATA_PORT, CLIENT_PORT, ETCD_PORT = 7401, 7402, 2379, 2380
+PEER_PORT, METADATA_PORT, JOIN_PORT, CLIENT_PORT, ETCD_PORT = 7401, 7402, 7403, 2379, 2380
 NETWORK = "10.77.0.0/24"
 NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has: what is sent there is lost
 AGREED = ("min_replicas", "lease", "out_after", "dedup")  # settings of the whole cluster: init is told of them
@@ -166,14 +166,23 @@ class Host(Namespace):
                  else ["--serve-metadata", f"{self.ip}:{METADATA_PORT}"])
         agreed = [word for key in AGREED if key in self.cluster.options
                   for word in ("--" + key.replace("_", "-"), self.cluster.options[key])]
-        output = self.cairnfs("cluster", "init", "--trusted-network", NETWORK, "--copies", self.cluster.copies, *where,
-                              *agreed, *self._own_options())
+        trust = [] if self.cluster.certificates else ["--trusted-network", NETWORK]
+        output = self.cairnfs("cluster", "init", *trust, "--copies", self.cluster.copies, *where, *agreed,
+                              *self._own_options())
         self._add_options()
         return output
 
+    def token(self, *options):
+        """For one host, which joins by this one."""
+        return json.loads(self.cairnfs("cluster", "token", "--data", self.data, "--json", *options))["token"]
+
     def join(self):
-        address = self.cluster.etcd_url or f"{self.cluster.hosts[0].ip}:{METADATA_PORT}"
-        output = self.cairnfs("cluster", "join", address, *self._own_options())
+        first = self.cluster.hosts[0]
+        address = self.cluster.etcd_url or f"{first.ip}:{METADATA_PORT}"
+        words = [address]
+        if self.cluster.certificates:
+            words = [f"{first.ip}:{JOIN_PORT}", "--token", first.token()]
+        output = self.cairnfs("cluster", "join", *words, *self._own_options())
         self._add_options()
         return output
 
@@ -261,10 +270,11 @@ class Host(Namespace):
 class Cluster:
     """metadata: "etcd" (with etcd_members of it), or "node" (the first host serves it). options: keys of the
     configuration, of every host. outlives_us: what was started stays when this process ends without leaving the
-    cluster."""
+    cluster. certificates: nodes have them, else they trust the network."""
 
-    def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None, outlives_us=False):
-        self.scratch, self.copies, self.outlives_us = scratch, copies, outlives_us
+    def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None, outlives_us=False,
+                 certificates=True):
+        self.scratch, self.copies, self.outlives_us, self.certificates = scratch, copies, outlives_us, certificates
         self.options = {**SMALL, **(options or {})}
         self.prefix = "cairn-" + secrets.token_hex(3)
         self.bridge_netns = self.prefix + "-net"

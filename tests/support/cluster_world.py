@@ -117,15 +117,16 @@ def a_checkpoint_of_all_hosts(world):
         world.checkpoints[folder] = files
 
 
-def main(cases):
-    """The exit code. Each store has a cluster of its own, on which all the cases run, one after the other."""
+def main(cases, certificates=True):
+    """The exit code. `certificates`: as of Cluster. Each store has a cluster of its own, on which all the cases run, one after the other."""
     seed = seed_from_arguments()
     stores = [store for store in STORES if store in sys.argv[1:]] or STORES
     sys.argv = [word for word in sys.argv if word not in STORES]
     worst = 0
     for store in stores:
         print(f"-- metadata: {store}", flush=True)
-        with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options=OPTIONS) as cluster:
+        with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options=OPTIONS,
+                                           certificates=certificates) as cluster:
             cluster.start()
             code = run_cases(cases, World(cluster, seed))
             if code != 0:
