@@ -176,6 +176,9 @@ void PeerClient::Impl::Finish(const std::shared_ptr<Running>& call, const grpc::
     if (status.error_code() == grpc::StatusCode::CANCELLED && status.error_details().empty()) {
       error.code = ErrorCode::kUnavailable;
     }
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && status.error_details().empty()) {
+      error.code = ErrorCode::kBusy;  // the port of the node has more in memory than it may: see rpc/guarded_port.cc
+    }
     call->done(std::move(error));
   }
   call->done = nullptr;

@@ -76,8 +76,9 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
 
 Error NodeStore::ErrorOf(const grpc::Status& status) const {
   const std::string who = "the node that serves the keys, " + address_;
-  // An error of the node itself has a code of ours.
-  if (status.error_details().empty() && IsLostCall(status)) {
+  // An error of the node itself has a code of ours. Where its port has more in memory than it may, gRPC ends calls.
+  const bool is_ended = IsLostCall(status) || status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  if (status.error_details().empty() && is_ended) {
     return MakeError(ErrorCode::kUnavailable, who + ": " + status.error_message());
   }
   return rpc::FromGrpc(status).WithContext(who);

@@ -27,6 +27,9 @@ constexpr int kRefusedCallsMax = 4;  // of a connection
 constexpr size_t kRefusedBytesMax = 16 * kMiB;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
 // Connections over which no call came yet: those of strangers are closed after the handshake's time.
+// What is received and not worked off, over all connections: also parts of messages. Beyond it gRPC ends calls, the
+// largest first.
+constexpr size_t kReceivedBytesMax = 256 * kMiB;
 constexpr size_t kYoungMax = 512, kYoungOfNetworkMax = 64;
 constexpr int kHandshakeMs = 5'000;
 constexpr auto kYoungAge = 2 * std::chrono::milliseconds(kHandshakeMs);
@@ -104,6 +107,9 @@ GuardedPort::GuardedPort(grpc::ServerBuilder& builder, PortGuard guard)
     : guard_(std::move(guard)),
       admit_(builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, guard_.tls.Server())) {
+  grpc::ResourceQuota quota("port");
+  quota.Resize(kReceivedBytesMax);
+  builder.SetResourceQuota(quota);
   if (guard_.tls.enabled()) builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
 }
 

@@ -5,6 +5,9 @@
 // connections that have shown none yet are bounded, each address having a share. Each call is then admitted by Admit(),
 // which asks whether the node that the certificate names is still a member.
 //
+// What is received over all connections and not worked off yet, parts of messages too, is bounded: calls beyond it end
+// with RESOURCE_EXHAUSTED and without a code of status.h.
+//
 // Without: of this host's processes those of root and of the daemon's user, and other hosts with a trusted address.
 // Others get the refusal as the answer to each call, of any service. A connection is judged once, before anything that
 // it sends is read. So calls cost nothing, and a port that another process has later is judged anew.

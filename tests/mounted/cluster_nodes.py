@@ -20,6 +20,9 @@ from cluster_world import (MIB, OUT_AFTER_SECONDS, a_checkpoint_of_all_hosts, ch
                            error_of, main, read, write)
 
 
+UNFINISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support", "unfinished_messages.py")
+
+
 def nodes_are_listed(world):
     for host in world.hosts:
         nodes = host.nodes()
@@ -187,6 +190,37 @@ def strangers_are_no_nodes(world):
     assert f"on this host, is of nobody (uid {nobody})" in host.log(), host.log()
 
 
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def unfinished_messages_are_bounded(world):
+    """Whoever may connect sends 200 messages of 12 MiB that never end: memory stays, and saves go on."""
+    first, other = world.hosts[0], world.hosts[1]
+    sender = Namespace(world.cluster, "sender", "10.77.0.201")
+    ports = [(PEER_PORT, "/cairnfs.Peer/Put")]
+    if not world.cluster.etcd:
+        ports.append((METADATA_PORT, "/cairnfs.kvnet.proto.Kv/Commit"))
+    before = resident_bytes(first.pid)
+    for port, path in ports:
+        attack = sender.start(sys.executable, UNFINISHED, first.ip, port, path, 200, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)
+        told = []
+        reader = threading.Thread(target=lambda attack=attack, told=told: told.append(attack.stdout.readline()))
+        reader.start()
+        while reader.is_alive():
+            content = world.content(2 * MIB)
+            write(other.path("beside-unfinished"), content)
+            assert read(world.hosts[2].path("beside-unfinished")) == content
+        growth = resident_bytes(first.pid) - before
+        outcome = json.loads(attack.stdout.readline())
+        attack.stdin.close()
+        assert attack.wait() == 0
+        assert outcome["ended"] > 100, outcome
+        assert growth < 600 * MIB, f"{growth / MIB:.0f} MiB more, {outcome}"
+
+
 def init_says_who_is_obeyed(world):
     host = world.hosts[0]
     own = host.data + "-warned"
@@ -313,8 +347,8 @@ def a_commit_that_lost_bytes_says_so(world):
 
 CASES = (nodes_are_listed, a_checkpoint_of_all_hosts, a_bad_copy_is_repaired_by_a_check, a_host_dies_with_its_disk,
          a_host_that_stays_away_is_replaced, a_commit_that_lost_bytes_says_so, everything_starts_again,
-         a_directory_belongs_to_its_cluster, strangers_are_no_nodes, init_says_who_is_obeyed,
-         a_prefix_belongs_to_its_cluster, a_start_that_fails_leaves_no_node)
+         a_directory_belongs_to_its_cluster, strangers_are_no_nodes, unfinished_messages_are_bounded,
+         init_says_who_is_obeyed, a_prefix_belongs_to_its_cluster, a_start_that_fails_leaves_no_node)
 
 
 if __name__ == "__main__":
