@@ -54,6 +54,7 @@ CLUSTER_EXPERIMENTS = {  # with --cluster
     "cluster-names": several_hosts.names_rows,
     "cluster-commit": several_hosts.commit_rows,
     "cluster-cpu": several_hosts.cpu_row,
+    "cluster-tls": several_hosts.tls_rows,
 }
 PYTHON = "/usr/bin/python3"  # Debian's: it is the one that has python3-torch
 

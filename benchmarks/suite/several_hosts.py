@@ -17,8 +17,8 @@ ROUNDS = 4  # at most, where a round takes long: what is saved stays on the disk
 
 
 @contextlib.contextmanager
-def hosts_of(bench, name, metadata="etcd", last_stores=True):
-    """Three hosts that are up. `last_stores` false: the third has weight 0, and so keeps no chunks."""
+def hosts_of(bench, name, metadata="etcd", last_stores=True, certificates=False):
+    """Three hosts that are up, with or without TLS between them. `last_stores` false: the third has weight 0, and so keeps no chunks."""
     os.environ["CAIRNFS_BIN_DIR"] = os.path.join(bench.build, "tools")
     sys.path.insert(0, os.path.join(bench.source, "tests", "support"))
     import cluster as support  # the tests' own, which finds the programs by the variable  pylint: disable=import-error
@@ -35,7 +35,8 @@ def hosts_of(bench, name, metadata="etcd", last_stores=True):
     with contextlib.ExitStack() as stack:
         # Last, when no daemon runs: what was saved would take the disk from the rows that follow.
         stack.callback(lambda: [shutil.rmtree(host.data, ignore_errors=True) for host in cluster.hosts])
-        cluster = stack.enter_context(support.Cluster(Place, hosts=3, metadata=metadata, options=options))
+        cluster = stack.enter_context(support.Cluster(Place, hosts=3, metadata=metadata, options=options,
+                                                        certificates=certificates))
         if not last_stores:
             cluster.hosts[-1].options["weight"] = 0
         cluster.start()
@@ -296,3 +297,38 @@ def cpu_row(bench):
     row.figure("CPU of the other hosts: daemon", [sum(usage.daemon_s for usage in usages[1:]) * GIB / size], "s/GiB")
     row.figure("CPU of all: system", [usages[0].system_s * GIB / size], "s/GiB")
     return [row]
+
+
+def tls_rows(bench):
+    """A save, and a cold restore on a host that has none of it, among hosts with certificates and among others."""
+    size = min(size_of_saves(bench, 2 * ROUNDS), GIB)
+    bench.load("fill", bench.next_seed(), 0, size)
+    with contextlib.ExitStack() as stack:
+        clusters = {name: stack.enter_context(hosts_of(bench, "cluster-" + name, last_stores=False,
+                                                       certificates=name == "tls"))
+                    for name in ("tls", "plain")}
+        number = iter(range(1_000_000))
+
+        def turn(cluster):
+            step = f"step-{next(number)}"
+            with Usage(cluster.hosts[0].pid) as usage:
+                saved = save_cairn(bench, Member(cluster.hosts[0]), step, size)
+            drop_caches(1)
+            read = bench.load("read", cluster.hosts[2].path(step, "part-0"), BLOCK)
+            settle()
+            return {"total_s": saved["total_s"], "read_s": read["total_s"], "cpu_s": usage.system_s * GIB / size}
+
+        series = take_turns(min(bench.rounds, ROUNDS),
+                            {name: lambda cluster=cluster: turn(cluster) for name, cluster in clusters.items()},
+                            before_round=lambda _: bench.load("fill", bench.next_seed(), 0, size))
+    rows = []
+    for what, field in (("durable save, two copies", "total_s"), ("restore on a host that has none of it", "read_s")):
+        row = Row(f"cluster: {what}, {size // MIB} MiB, with certificates")
+        for name in ("tls", "plain"):
+            row.figure(name, [size / s for s in series.get(name, field)], "B/s")
+        row.check("with TLS over without", [a / b for a, b in zip(series.get("plain", field), series.get("tls", field))],
+                  at_least=0.8)
+        rows.append(row)
+    for name in ("tls", "plain"):
+        rows[0].figure(f"CPU of all, {name}", series.get(name, "cpu_s"), "s/GiB")
+    return rows
