@@ -44,6 +44,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override;
   void NoteReferenced(std::span<const Digest> chunks) override { replicator_.NoteReferenced(chunks); }
   std::string DescribeShortage() override { return replicator_.DescribeShortage(); }
+  bool LacksNodes() override { return replicator_.LacksNodes(); }
   size_t CountUnderReplicated(std::span<const Digest> chunks) override {
     const std::vector<bool> is_awaited = replicator_.Knows(chunks, Replicator::Known::kAwaited);
     return static_cast<size_t>(std::count(is_awaited.begin(), is_awaited.end(), true));

@@ -105,6 +105,9 @@ class ClusterChunkStore : public store::ChunkStore {
   virtual void NoteReferenced(std::span<const Digest> chunks) = 0;
   // For people: why chunks wait for copies, with the nodes that are away and the setting. Empty: none waits.
   virtual std::string DescribeShortage() = 0;
+  // Whether a Sync waits, or would wait, for copies that nothing under way makes: too few nodes can take them at
+  // present. Any thread; cheap.
+  virtual bool LacksNodes() = 0;
   // Waits until each copy that a check of this node's disk has found damaged so far was replaced by that of another
   // node, or could not be, and no longer than a minute in which none was: the others stay damaged, and are tried again
   // later. kInterrupted: the context expired, or the store ends.

@@ -214,6 +214,14 @@ std::string Replicator::DescribeShortage() {
   return pending_.awaited().empty() ? "" : Shortage{Now(), pending_.awaited().size()}.Describe();
 }
 
+// What cannot be read back holds up no round.
+bool Replicator::LacksNodes() {
+  MutexLock lock(mutex_);
+  const auto& chunks = pending_.under_replicated();
+  return std::any_of(chunks.begin(), chunks.end(),
+                     [](const ChunkPtr& chunk) { return chunk->sequence() != 0 && !chunk->failure(); });
+}
+
 bool Replicator::HasAwaited() {
   MutexLock lock(mutex_);
   return pending_.awaited_bytes() > 0;

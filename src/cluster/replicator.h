@@ -88,6 +88,7 @@ class Replicator {
   // One copy of it is damaged: it counts as confirmed no more.
   void ForgetConfirmed(const Digest& digest) EXCLUDES_LOCK(mutex_);
   std::string DescribeShortage() EXCLUDES_LOCK(mutex_);
+  bool LacksNodes() EXCLUDES_LOCK(mutex_);
   bool HasAwaited() EXCLUDES_LOCK(mutex_);
   void AddTo(ClusterChunkStats& stats) const EXCLUDES_LOCK(mutex_);
 

@@ -53,9 +53,19 @@ void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then) {
   at.rounds.Request(std::move(run), SyncRounds::Scope::kClosed);
 }
 
-void AfterUnawaited(const RoundWait& at, const UnawaitedFiles& files, const Caller& caller, Done<void> then) {
-  if (files.empty()) return then({});
-  AfterClosed(at, caller, std::move(then));
+void AfterUnawaited(const RoundWait& at, ClusterHost& host, const Caller& caller, Done<void> then) {
+  const auto is_vain = [&host] { return host.chunks().LacksNodes(); };
+  if (host.unawaited_files().empty() || at.rounds.failing() || is_vain()) return then({});
+  auto go_on = [then = std::move(then)](const Status& waited) {
+    const bool is_killed = !waited.ok() && waited.error().code == ErrorCode::kInterrupted;
+    then(is_killed ? waited : Status());
+  };
+  auto answer =
+      at.waits.WhileNotVain(caller.context, is_vain, [&calls = at.calls, caller, go_on](const Status& waited) {
+        calls.Run(
+            caller, [go_on, waited] { go_on(waited); }, go_on);
+      });
+  at.rounds.Request(std::move(answer), SyncRounds::Scope::kClosed);
 }
 
 void LocalClosing::Close(const HandlePtr& handle, const Descriptor&, const Caller&, Done<void> done) {

@@ -34,9 +34,11 @@ struct RoundWait {  // all outlive it
   Calls& calls;
 };
 void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then);
-// The same for bytes that no close waits for; all others were durable before their close returned. If there are none,
-// `then` is called on this thread.
-void AfterUnawaited(const RoundWait& at, const UnawaitedFiles& files, const Caller& caller, Done<void> then);
+// For what removes or replaces something: the same for bytes that no close waits for; all others were durable before
+// their close returned. What makes room never depends on room, nor on copies: where these cannot be made at present, or
+// rounds fail, `then` is called without a wait. If there is nothing to wait for it is called on this thread. The only
+// error is kInterrupted.
+void AfterUnawaited(const RoundWait& at, ClusterHost& host, const Caller& caller, Done<void> then);
 
 class Closing {
  public:

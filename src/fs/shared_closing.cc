@@ -104,10 +104,12 @@ void SharedClosing::NoteUnawaited(const InodePtr& inode) {
 // takes the mark away.
 void SharedClosing::NoteReleased(const InodePtr& inode, const OpenFlags& flags) {
   SharedContent& shared = inode->content->shared();
-  // Nobody writes to it any more, and no close of a writer has waited for its bytes, or was told that they failed.
+  // Nobody writes to it any more, and no close of a writer has waited for its bytes, or was told that they failed. Of a
+  // file that is only marked there are none.
   const bool is_reported = inode->content->publish_error || !inode->content->lost.empty() || shared.failure;
   const bool has_ended = flags.write && inode->write_open_count == 0;
-  if (has_ended && inode->content->changed && !is_reported) shared.NoteUnawaited();
+  const bool has_bytes = inode->content->changed && HasUnpublishedBytes(*inode->content);
+  if (has_ended && has_bytes && !is_reported) shared.NoteUnawaited();
   const bool is_written_no_more = inode->write_open_count == 0 || !inode->content->changed;
   if (!flags.write || !shared.MayBeMarked() || !is_written_no_more || shared.is_void) return;
   shared.is_asked_for = true;

@@ -315,7 +315,7 @@ void SharedFiles::Change(FileChange change, Done<void> done) {
         done);
   };
   if (!removes) return act({});
-  AfterUnawaited({at_.rounds, at_.waits, at_.calls}, at_.host.unawaited_files(), caller, std::move(act));
+  AfterUnawaited({at_.rounds, at_.waits, at_.calls}, at_.host, caller, std::move(act));
 }
 
 std::optional<Status> SharedFiles::ChangeCurrent(const FileChange& change, MayWait may_wait) {

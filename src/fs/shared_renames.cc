@@ -45,16 +45,11 @@ std::vector<CommitFailure> SharedNameChanges::Failures() const {
   return {failures_.begin(), failures_.end()};
 }
 
-// What no close has waited for is to be durable before what it took the place of is deleted; but what makes room does
-// not wait for room, nor for copies that cannot be made.
+// What no close has waited for is to be durable before what it took the place of is deleted.
 void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
   if (Status session = shared_.session.Await(caller.context); !session.ok()) return go(session);
-  if (change != NameChange::kRemoves || at().rounds.failing()) return go({});
-  auto removes = [go = std::move(go)](const Status& durable) {
-    const bool is_killed = !durable.ok() && durable.error().code == ErrorCode::kInterrupted;
-    go(is_killed ? durable : Status());
-  };
-  AfterUnawaited({at().rounds, at().waits, at().calls}, shared_.host.unawaited_files(), caller, std::move(removes));
+  if (change != NameChange::kRemoves) return go({});
+  AfterUnawaited({at().rounds, at().waits, at().calls}, shared_.host, caller, std::move(go));
 }
 
 Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameParams& names, const Caller& caller) {
@@ -86,7 +81,7 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
   Result<Renaming> begun = Begin(names, caller);
   if (!begun.ok()) return done(begun.error());
   const bool has_directory = begun->has_directory;
-  const bool must_wait = has_directory || !shared_.host.unawaited_files().empty() || !ArePublished(begun->sources);
+  const bool is_published = !has_directory && ArePublished(begun->sources);
   auto commit = [this, renaming = std::move(*begun), done = std::move(done)](const Status& durable) {
     // Who is killed is not kept waiting.
     if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
@@ -97,7 +92,10 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
     if (renaming.may_need_copies) return at().calls.RunToWait(renaming.caller, std::move(go_on), done);
     at().calls.Run(renaming.caller, std::move(go_on), done);
   };
-  if (!must_wait) return commit({});
+  // Of a file that lacks nothing it only replaces what the name stood for.
+  if (is_published) {
+    return AfterUnawaited({at().rounds, at().waits, at().calls}, shared_.host, caller, std::move(commit));
+  }
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
   Sync(caller, has_directory ? SyncRounds::Scope::kAll : SyncRounds::Scope::kClosed, std::move(commit));
 }

@@ -2,15 +2,23 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 namespace cairnfs::fs {
+
+namespace {
+
+constexpr std::chrono::milliseconds kVainLookEvery{100};  // whether a wait is in vain
+
+}  // namespace
 
 Error CallerIsGone() { return MakeError(ErrorCode::kInterrupted, "the caller was killed while it waited"); }
 
 struct Waits::Wait {
   Context context;
   std::function<Error()> late;
+  std::function<bool()> is_vain;  // may be null
   Done<void> done;
   bool is_answered = false;  // guarded by the owner's mutex_
   List::iterator place;      // while it is not
@@ -49,18 +57,31 @@ SyncRounds::Answer Waits::Within(const Context& context, std::function<Error()> 
   wait->context = context;
   wait->late = std::move(late);
   wait->done = std::move(done);
+  return Add(std::move(wait));
+}
+
+SyncRounds::Answer Waits::WhileNotVain(const Context& context, std::function<bool()> is_vain, Done<void> done) {
+  assert(context.deadline() == Clock::time_point::max());
+  auto wait = std::make_shared<Wait>();
+  wait->context = context;
+  wait->is_vain = std::move(is_vain);
+  wait->done = std::move(done);
+  return Add(std::move(wait));
+}
+
+SyncRounds::Answer Waits::Add(std::shared_ptr<Wait> wait) {
   {
     MutexLock lock(mutex_);
     waits_.push_front(wait);
     wait->place = waits_.begin();
     // The watcher waits for the first deadline that it knows.
-    if (context.deadline() != Clock::time_point::max()) {
+    if (wait->context.deadline() != Clock::time_point::max() || wait->is_vain) {
       must_look_ = true;
       changed_.NotifyAll();
     }
   }
   // The answer is given on the watcher's thread: this one may hold what the answer needs.
-  wait->on_stop.emplace(context, [this] {
+  wait->on_stop.emplace(wait->context, [this] {
     MutexLock lock(mutex_);
     must_look_ = true;
     changed_.NotifyAll();
@@ -83,10 +104,30 @@ Waits::List Waits::TakeExpired() {
   return expired;
 }
 
+// Without the lock: what is asked may have locks of its own.
+bool Waits::EndVain() {
+  List asking;
+  {
+    MutexLock lock(mutex_);
+    std::copy_if(waits_.begin(), waits_.end(), std::back_inserter(asking),
+                 [](const std::shared_ptr<Wait>& wait) { return wait->is_vain != nullptr; });
+  }
+  bool any_left = false;
+  for (const std::shared_ptr<Wait>& wait : asking) {
+    if (!wait->is_vain()) {
+      any_left = true;
+    } else if (TakeOut(*wait)) {
+      std::exchange(wait->done, nullptr)(MakeError(ErrorCode::kUnavailable, "what is waited for cannot come"));
+    }
+  }
+  return any_left;
+}
+
 void Waits::Watch(const Context& context) {
+  bool must_ask = false;
   MutexLock lock(mutex_);
   while (!context.IsStopped()) {
-    auto first = Clock::time_point::max();
+    auto first = must_ask ? Clock::Now() + kVainLookEvery : Clock::time_point::max();
     for (const std::shared_ptr<Wait>& wait : waits_) first = std::min(first, wait->context.deadline());
     context.WithDeadline(first).Wait(mutex_, changed_, [this]() REQUIRES_LOCK(mutex_) { return must_look_; });
     must_look_ = false;
@@ -96,6 +137,7 @@ void Waits::Watch(const Context& context) {
       std::exchange(wait->done, nullptr)(wait->context.IsStopped() ? CallerIsGone() : wait->late());
     }
     expired.clear();
+    must_ask = EndVain();
     lock.Lock();
   }
 }

@@ -32,15 +32,21 @@ class Waits {
   // CallerIsGone where it was stopped, and with what `late` says where it is late. REQUIRES: a context with a deadline
   // has `late`.
   SyncRounds::Answer Within(const Context& context, std::function<Error()> late, Done<void> done);
+  // Calls `done` too, with kUnavailable, once `is_vain` says that there is nothing to wait for. That is asked ten times
+  // a second, on a thread of its own.
+  SyncRounds::Answer WhileNotVain(const Context& context, std::function<bool()> is_vain, Done<void> done);
   // Of one without a deadline.
   SyncRounds::Answer Within(const Context& context, Done<void> done) { return Within(context, {}, std::move(done)); }
 
  private:
   struct Wait;
   using List = std::list<std::shared_ptr<Wait>>;
+  SyncRounds::Answer Add(std::shared_ptr<Wait> wait);
   void Watch(const Context& context);
   // Those whose time is up or who were stopped; they are not in the list any more.
   List TakeExpired() REQUIRES_LOCK(mutex_);
+  // Answers those that wait in vain. Returns whether any is left that may come to.
+  bool EndVain();
   // Whether it was in the list: who takes it out answers it.
   bool TakeOut(Wait& wait);
 

@@ -256,15 +256,15 @@ def a_read_outlasts_a_restart(store):
 
 
 def who_waits_for_copies_ends_when_killed(store):
-    """An fsync; a close; a removal, which waits for the bytes of a killed process and holds its directory in the
-    kernel; and a truncation, which waits for the same. What was closed is there once there are copies. Before the
-    process was killed a removal waits for nobody."""
+    """An fsync; a close; a truncation; and a commit, which holds its directory in the kernel. What was closed is there
+    once there are copies. A removal waits for nobody, before a process was killed and after."""
     with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store) as cluster:
         cluster.start()
         host, other = cluster.hosts
         for name in ("old", "cut", "beside"):
             with open(host.path(name), "wb") as file:
                 file.write(os.urandom(MIB))
+        os.mkdir(host.path("step.tmp"))
         cluster.wait_for_copies()
         other.kill()
         writes = "import os, signal; os.write(1, b'w' * (1 << 20)); {}; os._exit(7)"
@@ -279,8 +279,11 @@ def who_waits_for_copies_ends_when_killed(store):
         killed = waiting.pop(0)
         killed.kill()
         killed.wait()
+        after = subprocess.Popen(["rm", host.path("old")])
+        assert ends(after, 60) and after.returncode == 0, "a removal waited for copies that cannot be made"
+        rename = "import os, sys; os.rename(*sys.argv[1:])"
         waiting += [subprocess.Popen(["truncate", "--size=1", host.path("cut")]),
-                    subprocess.Popen(["rm", host.path("old")])]
+                    subprocess.Popen([sys.executable, "-c", rename, host.path("step.tmp"), host.path("step")])]
         try:
             assert not ends(waiting[0], 3), "it did not wait"
             assert all(process.poll() is None for process in waiting), "not all waited"
@@ -292,7 +295,7 @@ def who_waits_for_copies_ends_when_killed(store):
         finally:
             for process in waiting:
                 process.kill()
-        assert os.path.exists(host.path("old")), "removed after its remover was told that it was not"
+        assert os.path.exists(host.path("step.tmp")), "renamed after its caller was told that it was not"
         other.mount()
         for name in ("killed", "synced", "closed"):
             wait_until(lambda at=other.path(name): os.stat(at).st_size == MIB, 60, f"{name} is published")

@@ -151,6 +151,7 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
             std::string::npos)
       << status.error().message;
   EXPECT_NE(nodes_[0]->chunks->DescribeShortage().find("nodes that do not answer: n2"), std::string::npos);
+  EXPECT_TRUE(nodes_[0]->chunks->LacksNodes());
   std::vector<Digest> digests{MakeChunks(2, 1)[0].digest};  // nobody has put it
   for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
   EXPECT_EQ(nodes_[0]->chunks->CountUnderReplicated(digests), chunks.size());
@@ -160,6 +161,7 @@ TEST_F(ClusterChunkTest, SyncNamesTheNodesThatLackAndCanBeRepeated) {
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
   ExpectCopies(chunks, 2);
   EXPECT_EQ(nodes_[0]->chunks->DescribeShortage(), "");
+  EXPECT_FALSE(nodes_[0]->chunks->LacksNodes());
   EXPECT_EQ(nodes_[0]->chunks->CountUnderReplicated(digests), 0u);
 }
 

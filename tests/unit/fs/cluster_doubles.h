@@ -269,6 +269,8 @@ class TestChunks final : public cluster::ClusterChunkStore {
     std::lock_guard lock(mutex_);
     return referenced_.size();
   }
+  std::atomic<bool> lacks_nodes{false};
+  bool LacksNodes() override { return lacks_nodes; }
   std::string DescribeShortage() override { return syncs_fail || syncs_hang_ ? "nodes that do not answer: other" : ""; }
   size_t CountUnderReplicated(std::span<const Digest> chunks) override {
     return syncs_fail || syncs_hang_ ? chunks.size() : 0;

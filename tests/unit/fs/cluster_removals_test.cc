@@ -19,6 +19,7 @@ class ClusterRemovalsTest : public ClusterTest {
     file_ = host(0).Create("file");
   }
   void TearDown() override {
+    host(0).chunks->lacks_nodes = false;
     host(0).chunks->LetSyncsGo();
     EXPECT_TRUE(host(0).Sync().ok());
     EXPECT_EQ(host(1).Cat("file"), "bytes");
@@ -49,6 +50,13 @@ class ClusterRemovalsTest : public ClusterTest {
     EXPECT_TRUE(unlinked.get().ok());
     EXPECT_TRUE(renamed.get().ok());
     EXPECT_EQ(host(1).Cat("file"), "bytes");
+  }
+
+  // Stores through a mapping, which no close waits for.
+  void StorePages() {
+    FileSystem::WriteRequest pages = host(0).RequestOf(file_, 0, "bytes");
+    pages.from_page_cache = true;
+    ASSERT_TRUE(host(0).Send(std::move(pages)).ok());
   }
 
   FileSystem::Created file_;
@@ -87,10 +95,47 @@ TEST_F(ClusterRemovalsTest, ARenameWaitsForTheCloseOfItsFile) {
 
 TEST_F(ClusterRemovalsTest, WaitForStoresThroughAMapping) {
   host(0).chunks->HangSyncs();
-  FileSystem::WriteRequest pages = host(0).RequestOf(file_, 0, "bytes");
-  pages.from_page_cache = true;
-  ASSERT_TRUE(host(0).Send(std::move(pages)).ok());
+  StorePages();
   ExpectThatBothWait();
+}
+
+// Too few nodes can take them, and the round waits for nodes for minutes. What makes room does not wait with it.
+TEST_F(ClusterRemovalsTest, WaitForNoCopiesThatCannotBeMade) {
+  host(0).Put("emptied", "emptied");
+  host(0).chunks->HangSyncs();
+  StorePages();
+  auto unlinked = BeginUnlink(), renamed = BeginRename();
+  ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
+  host(0).chunks->lacks_nodes = true;  // a node is lost while they wait
+  EXPECT_TRUE(unlinked.get().ok());
+  EXPECT_TRUE(renamed.get().ok());
+  EXPECT_TRUE(host(0).Rename(kRootInode, "emptied", kRootInode, "moved-2").ok());
+  EXPECT_TRUE(host(0).Unlink("moved-2").ok());
+  EXPECT_EQ(host(1).Cat("file"), "");
+}
+
+// A round that fails for other files is no reason to refuse a name.
+TEST_F(ClusterRemovalsTest, ARenameOverAFileNeedsNoRoundThatSucceeds) {
+  host(0).chunks->syncs_fail = true;
+  StorePages();
+  ASSERT_TRUE(Eventually([&] { return !host(0).Sync().ok(); }));
+  EXPECT_TRUE(host(0).Rename(kRootInode, "moved", kRootInode, "old").ok());
+  EXPECT_EQ(host(1).Cat("old"), "moved");
+  EXPECT_FALSE(host(0).Rename(kRootInode, "file", kRootInode, "old").ok()) << "its own bytes have no copies";
+  host(0).chunks->syncs_fail = false;
+}
+
+// Nothing was accepted of it: its name is published, and only its mark is to go.
+TEST_F(ClusterRemovalsTest, WaitForNoFileThatIsOnlyMarked) {
+  host(0).chunks->HangSyncs();
+  const auto touched = host(0).Create("touched");
+  ASSERT_TRUE(host(0).CloseFile(touched).ok());
+  WriteBytes();
+  auto closed = std::async(std::launch::async, [&] { return host(0).Flush(file_); });
+  ASSERT_TRUE(Eventually([&] { return RoundWaits(); }));
+  EXPECT_TRUE(host(0).Unlink("old").ok());
+  host(0).chunks->LetSyncsGo();
+  EXPECT_TRUE(closed.get().ok());
 }
 
 TEST_F(ClusterRemovalsTest, WaitForACloseThatWaitsNoMore) {
@@ -134,9 +179,7 @@ TEST_F(ClusterRemovalsTest, WaitForNoCloseThatFailed) {
 
 // What found its way to the store is waited for no more, whatever else is on its way.
 TEST_F(ClusterRemovalsTest, WaitForNothingThatIsPublished) {
-  FileSystem::WriteRequest pages = host(0).RequestOf(file_, 0, "bytes");
-  pages.from_page_cache = true;
-  ASSERT_TRUE(host(0).Send(std::move(pages)).ok());
+  StorePages();
   EXPECT_TRUE(host(0).Sync().ok());
   const auto other = host(0).Create("other");
   ASSERT_TRUE(host(0).Write(other, 0, "other").ok());

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -69,6 +70,26 @@ TEST_F(WaitsTest, WhoIsKilledIsToldAtOnce) {
   const SyncRounds::Answer next = Wait(Context(stop.get_token()));
   EXPECT_TRUE(Eventually([&] { return told().size() == 2; })) << "it was stopped before";
   EXPECT_FALSE(next({}));
+}
+
+TEST_F(WaitsTest, WhoWaitsInVainIsToldSoon) {
+  std::atomic<bool> is_vain{false};
+  const auto wait = [&] {
+    return waits_.WhileNotVain(
+        {}, [&] { return is_vain.load(); },
+        [this](const Status& status) {
+          MutexLock lock(mutex_);
+          told_.push_back(status.ok() ? ErrorCode{} : status.error().code);
+        });
+  };
+  const SyncRounds::Answer answer = wait(), in_vain = wait();
+  Clock::SleepFor(minutes(1));
+  EXPECT_EQ(told().size(), 0U);
+  EXPECT_TRUE(answer({}));
+  is_vain = true;
+  EXPECT_TRUE(Eventually([&] { return told().size() == 2; }));
+  EXPECT_EQ(told()[1], ErrorCode::kUnavailable);
+  EXPECT_FALSE(in_vain({}));
 }
 
 TEST_F(WaitsTest, WhoWasNotAnsweredByTheStopIsForgotten) {
