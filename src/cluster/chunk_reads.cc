@@ -122,6 +122,7 @@ void ChunkReads::OnNodesChanged(const NodeChanges& changes) {
 }
 
 void ChunkReads::Tick() {
+  parts_.remote.Tick();
   waiting_.Tick();
   healing_.Tick();
 }

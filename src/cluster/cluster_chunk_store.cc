@@ -109,7 +109,7 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
           commit_, membership, [this](std::function<void()> task) { work_.Post(std::move(task)); },
           options.claim_time_max),
       client_(membership, options.connections_per_peer, wire_, options.timeouts.connect, options.tls),
-      remote_({pool, client_, membership, reachability_, commit_, local.cache()}),
+      remote_({pool, client_, membership, reachability_, commit_, local.cache()}, options.timeouts.silent),
       caller_(client_, work_),
       reads_({local, remote_, commit_, reachability_, self_, stores_, work_,
               [this](const Digest& digest) { return replicator_.FindBytes(digest); },

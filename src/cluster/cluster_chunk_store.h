@@ -31,6 +31,7 @@ struct PeerTimeouts {
   std::chrono::milliseconds ask_and_hold{6000};  // the same, where the answer is held back until there is news
   std::chrono::milliseconds confirm{15'000};     // the holder may have to sync first
   std::chrono::milliseconds has{5000};           // of ClusterChunkStore::Has
+  std::chrono::milliseconds silent{3000};        // a node that has answered nothing for so long is suspected by reads
 };
 
 struct ClusterChunkOptions {

@@ -68,6 +68,7 @@ class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
         tls_(std::move(tls)) {}
 
   void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout, Done done);
+  std::optional<Clock::time_point> SilentSince(const NodeId& node) const;
   void EndCalls(const NodeId& node);
   void Close();
   void AwaitCalls();
@@ -83,6 +84,7 @@ class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
   };
 
   Result<std::shared_ptr<grpc::Channel>> ChannelTo(const NodeId& node);
+  void NoteEnded(const NodeId& node, const grpc::Status& status);
   void Finish(const std::shared_ptr<Running>& call, const grpc::Status& status);
 
   Membership& membership_;
@@ -92,12 +94,17 @@ class PeerClient::Impl : public std::enable_shared_from_this<PeerClient::Impl> {
   const rpc::Tls tls_;
   Lending lending_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar ended_;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::unordered_map<NodeId, Connections, NodeIdHash> peers_ GUARDED_BY(mutex_);
   uint64_t peers_revision_ GUARDED_BY(mutex_) = 0;  // of the view, with whose nodes peers_ was compared
   std::unordered_set<std::shared_ptr<Running>> running_ GUARDED_BY(mutex_);
+  struct Hearing {
+    size_t waiting_calls = 0;
+    Clock::time_point silent_since{};  // the node's last answer, or the first of the calls that wait
+  };
+  std::unordered_map<NodeId, Hearing, NodeIdHash> hearings_ GUARDED_BY(mutex_);
 };
 
 Result<std::shared_ptr<grpc::Channel>> PeerClient::Impl::ChannelTo(const NodeId& node) {
@@ -154,13 +161,34 @@ void PeerClient::Impl::Call(const NodeId& node, PeerMethod method, PeerMessage r
       return call->done(MakeError(ErrorCode::kUnavailable, "this node is stopping"));
     }
     running_.insert(call);
+    Hearing& hearing = hearings_[node];
+    if (hearing.waiting_calls++ == 0) hearing.silent_since = Clock::Now();
   }
   grpc::GenericStub stub(call->channel);
   stub.UnaryCall(&call->context, PeerMethodPath(method), grpc::StubOptions(), &call->request, &call->reply,
                  [self = shared_from_this(), call](const grpc::Status& status) { self->Finish(call, status); });
 }
 
+std::optional<Clock::time_point> PeerClient::Impl::SilentSince(const NodeId& node) const {
+  MutexLock lock(mutex_);
+  const auto found = hearings_.find(node);
+  if (found == hearings_.end() || found->second.waiting_calls == 0) return std::nullopt;
+  return found->second.silent_since;
+}
+
+void PeerClient::Impl::NoteEnded(const NodeId& node, const grpc::Status& status) {
+  // Else this host has given up, or found no connection.
+  const grpc::StatusCode code = status.error_code();
+  const bool is_answer = code != grpc::StatusCode::DEADLINE_EXCEEDED && code != grpc::StatusCode::CANCELLED &&
+                         code != grpc::StatusCode::UNAVAILABLE;
+  MutexLock lock(mutex_);
+  Hearing& hearing = hearings_[node];
+  --hearing.waiting_calls;
+  if (is_answer) hearing.silent_since = Clock::Now();
+}
+
 void PeerClient::Impl::Finish(const std::shared_ptr<Running>& call, const grpc::Status& status) {
+  NoteEnded(call->node, status);
   call->request.Clear();
   if (status.ok()) {
     counters_.received_bytes.fetch_add(WireBytes(call->reply.Length()), std::memory_order_relaxed);
@@ -233,6 +261,7 @@ void PeerClient::Call(const NodeId& node, PeerMethod method, PeerMessage request
   impl_->Call(node, method, std::move(request), timeout, std::move(done));
 }
 
+std::optional<Clock::time_point> PeerClient::SilentSince(const NodeId& node) const { return impl_->SilentSince(node); }
 void PeerClient::EndCalls(const NodeId& node) { impl_->EndCalls(node); }
 void PeerClient::Close() { impl_->Close(); }
 void PeerClient::AwaitCalls() { impl_->AwaitCalls(); }

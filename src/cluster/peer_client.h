@@ -5,7 +5,9 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 
+#include "base/clock.h"
 #include "cluster/membership.h"
 #include "cluster/peer_message.h"
 #include "rpc/tls.h"
@@ -34,6 +36,8 @@ class PeerClient {
   // answers at its address. kUnavailable: it cannot be reached, or did not answer within `timeout`. Else what the node
   // answered.
   void Call(const NodeId& node, PeerMethod method, PeerMessage request, std::chrono::milliseconds timeout, Done done);
+  // Since when calls wait to which the node has answered nothing; nullopt: none waits. Any thread.
+  std::optional<Clock::time_point> SilentSince(const NodeId& node) const;
   // Ends the calls to a node that are under way: it is down.
   void EndCalls(const NodeId& node);
   // Ends all calls, and refuses new ones.

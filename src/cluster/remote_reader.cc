@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,6 +19,7 @@ constexpr size_t kChunksPerCall = 16;
 constexpr size_t kFetchesAheadMax = 64;
 constexpr size_t kOrderLooked = 4;
 constexpr std::chrono::seconds kCallTimeout{10};
+constexpr std::chrono::seconds kProbeTimeout{3};
 constexpr size_t kPackAlignment = 64;
 // A node that works serves the first chunk that it is asked for at least: those that it put off come first the next
 // time, so each is served after kChunksPerCall calls.
@@ -35,18 +37,21 @@ struct RemoteReader::Operation {
   std::vector<NodeId> named;   // said to have it
   std::vector<NodeId> silent;  // of those tried
   bool damaged_somewhere = false;
-  unsigned laters = 0;  // the node that is asked now put it off so often
+  std::vector<NodeId> given_up;  // of the silent: they may answer yet
+  bool is_patient = false;       // it waits for one of these as long as a call lasts
+  unsigned laters = 0;           // the node that is asked now put it off so often
   // Guarded by the reader's mutex_.
   std::vector<FetchCallback> waiting;
 };
 
-RemoteReader::RemoteReader(const Parts& parts) : parts_(parts), workers_("cairn-remote", 2) {}
+RemoteReader::RemoteReader(const Parts& parts, std::chrono::milliseconds silent_max)
+    : parts_(parts), silent_max_(silent_max), workers_("cairn-remote", 2) {}
 
 RemoteReader::~RemoteReader() { AwaitIdle(); }
 
 void RemoteReader::AwaitIdle() {
   MutexLock lock(mutex_);
-  while (running_ > 0) ended_.Wait(mutex_);
+  while (running_ + calls_ > 0) ended_.Wait(mutex_);
 }
 
 void RemoteReader::Join(const Digest& digest, FetchCallback done) {
@@ -171,6 +176,13 @@ std::optional<Clock::time_point> RemoteReader::AwaySince(const Operation& operat
 
 void RemoteReader::AskNext(const OperationPtr& operation) {
   auto node = ChooseNext(*operation);
+  // A node that is only slow, as its disk is, may be the one that has it.
+  if (!node && !operation->given_up.empty()) {
+    node = operation->given_up.back();
+    operation->given_up.pop_back();
+    std::erase(operation->silent, *node);
+    operation->is_patient = true;
+  }
   if (!node) {
     Error error = NotFoundAnywhere(*operation);
     const auto away_since = error.code != ErrorCode::kNotFound ? AwaySince(*operation) : std::nullopt;
@@ -187,36 +199,115 @@ void RemoteReader::AskNext(const OperationPtr& operation) {
 
 void RemoteReader::Pump(const NodeId& node) {
   for (;;) {
-    std::vector<OperationPtr> asked;
+    auto call = std::make_shared<std::vector<OperationPtr>>();
+    std::vector<Digest> digests;
     {
       MutexLock lock(mutex_);
       Peer& peer = peers_[node];
-      if (peer.queue.empty() || peer.calls >= kCallsPerPeerMax) return;
-      while (!peer.queue.empty() && asked.size() < kChunksPerCall) {
-        asked.push_back(std::move(peer.queue.front()));
+      if (peer.queue.empty() || peer.calls.size() >= kCallsPerPeerMax) return;
+      while (!peer.queue.empty() && call->size() < kChunksPerCall) {
+        digests.push_back(peer.queue.front()->digest);
+        call->push_back(std::move(peer.queue.front()));
         peer.queue.pop_front();
       }
-      ++peer.calls;
+      peer.calls.push_back(call);
+      ++calls_;
     }
-    std::vector<Digest> digests;
-    for (const OperationPtr& operation : asked) digests.push_back(operation->digest);
     parts_.client.Call(node, PeerMethod::kGet, {EncodeDigests(digests), {}}, kCallTimeout,
-                       [this, node, asked = std::move(asked)](Result<PeerMessage> reply) {
+                       [this, node, call](Result<PeerMessage> reply) {
                          auto shared = std::make_shared<Result<PeerMessage>>(std::move(reply));
-                         workers_.Post([this, node, asked, shared] { OnReply(node, asked, std::move(*shared)); });
+                         workers_.Post([this, node, call, shared] {
+                           OnReply(node, call, std::move(*shared));
+                           EndCall();
+                         });
                        });
   }
 }
 
-void RemoteReader::OnReply(const NodeId& node, const std::vector<OperationPtr>& asked, Result<PeerMessage> reply) {
+void RemoteReader::EndCall() {
+  MutexLock lock(mutex_);
+  if (--calls_ == 0) ended_.NotifyAll();
+}
+
+std::vector<RemoteReader::OperationPtr> RemoteReader::TakeImpatient(Peer& peer) {
+  std::vector<OperationPtr> taken;
+  const auto take = [&](OperationPtr& operation) {
+    if (operation && !operation->is_patient) taken.push_back(std::exchange(operation, nullptr));
+  };
+  for (const Asked& call : peer.calls) std::for_each(call->begin(), call->end(), take);
+  std::for_each(peer.queue.begin(), peer.queue.end(), take);
+  std::erase(peer.queue, nullptr);
+  return taken;
+}
+
+void RemoteReader::Tick() {
+  std::vector<NodeId> probed;
+  std::vector<std::pair<NodeId, std::vector<OperationPtr>>> given_up;
+  const ViewPtr view = parts_.membership.view();
+  {
+    MutexLock lock(mutex_);
+    const auto now = Clock::Now();
+    for (auto& [node, peer] : peers_) {
+      const NodeInfo* info = view->Find(node);
+      if (info == nullptr || info->state != NodeState::kUp) peer.is_suspected = false;  // what is known says more
+      const bool is_asked = !peer.calls.empty() || !peer.queue.empty() || peer.is_suspected;
+      if (!is_asked) continue;
+      const auto silent_since = parts_.client.SilentSince(node);
+      if (silent_since && now - *silent_since >= silent_max_) {
+        if (!std::exchange(peer.is_suspected, true)) NoteAway(peer);
+        given_up.emplace_back(node, TakeImpatient(peer));
+      } else if (peer.is_suspected && !std::exchange(peer.is_probed, true)) {
+        probed.push_back(node);  // nothing else would tell that it answers again
+      }
+      if (peer.is_suspected) parts_.reachability.NoteFailed(node);
+    }
+  }
+  for (const NodeId& node : probed) Probe(node);
+  for (auto& [node, fetches] : given_up) {
+    for (const OperationPtr& operation : fetches) {
+      workers_.Post([this, node = node, operation] {
+        operation->silent.push_back(node);
+        operation->given_up.push_back(node);
+        AskNext(operation);
+      });
+    }
+  }
+}
+
+// Any answer will do.
+void RemoteReader::Probe(const NodeId& node) {
+  {
+    MutexLock lock(mutex_);
+    ++calls_;
+  }
+  parts_.client.Call(node, PeerMethod::kGet, {EncodeDigests({}), {}}, kProbeTimeout,
+                     [this, node](const Result<PeerMessage>& reply) {
+                       const bool has_answered = reply.ok();
+                       workers_.Post([this, node, has_answered] {
+                         {
+                           MutexLock lock(mutex_);
+                           Peer& peer = peers_[node];
+                           peer.is_probed = false;
+                           if (has_answered) peer.is_suspected = false;
+                         }
+                         EndCall();
+                       });
+                     });
+}
+
+void RemoteReader::OnReply(const NodeId& node, const Asked& call, Result<PeerMessage> reply) {
   std::optional<std::vector<GetAnswer>> answers;
   if (reply.ok()) answers = DecodeGetReply(reply->head);
-  const bool has_answered = answers && answers->size() == asked.size();
+  std::vector<OperationPtr> asked;
+  bool has_answered = false;
   {
     MutexLock lock(mutex_);
     Peer& peer = peers_[node];
-    --peer.calls;
+    std::erase(peer.calls, call);
+    asked.swap(*call);
+    has_answered = answers && answers->size() == asked.size();
     if (has_answered) {
+      peer.is_suspected = false;
       peer.away_since.reset();
     } else {
       NoteAway(peer);
@@ -225,6 +316,7 @@ void RemoteReader::OnReply(const NodeId& node, const std::vector<OperationPtr>& 
   if (!has_answered) {
     if (!reply.ok() && reply.error().code != ErrorCode::kBusy) parts_.reachability.NoteFailed(node);
     for (const OperationPtr& operation : asked) {
+      if (!operation) continue;
       operation->silent.push_back(node);
       AskNext(operation);
     }
@@ -234,7 +326,10 @@ void RemoteReader::OnReply(const NodeId& node, const std::vector<OperationPtr>& 
   PayloadReader payload(reply->payload);
   std::vector<OperationPtr> later;
   for (size_t i = 0; i < asked.size(); ++i) {
-    if ((*answers)[i].kind == GetAnswer::Kind::kLater && ++asked[i]->laters <= kLatersMax) {
+    if (!asked[i]) {
+      // It came too late.
+      if ((*answers)[i].kind == GetAnswer::Kind::kBytes) static_cast<void>(payload.Take((*answers)[i].size));
+    } else if ((*answers)[i].kind == GetAnswer::Kind::kLater && ++asked[i]->laters <= kLatersMax) {
       later.push_back(asked[i]);
     } else {
       OnAnswer(node, asked[i], std::move((*answers)[i]), payload);

@@ -282,6 +282,7 @@ class ClusterChunkTest : public ::testing::Test {
     options.timeouts.ask_and_hold *= 10;
     options.timeouts.confirm *= 10;
     options.timeouts.has *= 10;
+    options.timeouts.silent *= 10;
     return options;
   }();
   std::vector<std::unique_ptr<TestNode>> nodes_;

@@ -1,6 +1,10 @@
 // Reading in a cluster: from whoever has it, verified, repaired.
 #include <algorithm>
+#include <cstring>
 #include <future>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "../../support/eventually.h"
 #include "../../support/sanitizers.h"
@@ -452,6 +456,125 @@ TEST_F(ClusterChunkTest, ANodeThatPutsOffForEverIsPassedOver) {
   ExpectReads(*nodes_[0], {chunk});
   nodes_[0]->service.reset();
   Stop(*nodes_[0]);  // its connections
+}
+
+// --- a node that answers nothing ---------------------------------------------------------------------------------
+
+// Node 2 takes what it is asked, as a process that was stopped does, and answers it later. Node 1 reads.
+class SilentNodeTest : public ClusterChunkTest {
+ protected:
+  void SetUp() override {
+    ClusterChunkTest::SetUp();
+    options_.timeouts.silent = std::chrono::milliseconds(300);
+    AddNodes(3);
+    PeerServer::Options options;
+    options.listen = "127.0.0.1:0";
+    auto server = PeerServer::Start(options, *nodes_[1]->membership, counters_,
+                                    [this](PeerMethod method, const NodeId&, const PeerMessage& request,
+                                           const PeerServer::Respond& respond) { Take(method, request, respond); });
+    ASSERT_OK(server);
+    server_ = std::move(*server);
+    cluster_.Edit(nodes_[1]->id, [&](NodeInfo& node) { node.address = server_->address(); });
+  }
+  void TearDown() override {
+    AnswerAll();
+    nodes_[0]->service.reset();
+    Stop(*nodes_[0]);  // its connections
+    server_.reset();
+    ClusterChunkTest::TearDown();
+  }
+  struct Request {
+    std::vector<Digest> digests;
+    PeerServer::Respond respond;
+  };
+  void Take(PeerMethod method, const PeerMessage& request, const PeerServer::Respond& respond) {
+    auto digests = DecodeDigests(request.head);
+    if (method != PeerMethod::kGet || !digests) return respond(MakeError(ErrorCode::kInvalidArgument, "only Get"));
+    std::unique_lock lock(mutex_);
+    asked_ += digests->size();
+    held_.push_back({*std::move(digests), respond});
+    if (!is_silent_) AnswerHeld(lock);
+  }
+  void AnswerAll() {
+    std::unique_lock lock(mutex_);
+    is_silent_ = false;
+    AnswerHeld(lock);
+  }
+  void AnswerHeld(std::unique_lock<std::mutex>& lock) {
+    std::vector<Request> held = std::exchange(held_, {});
+    const std::map<Digest, std::string> has = has_;
+    lock.unlock();
+    for (const Request& request : held) {
+      std::vector<GetAnswer> answers(request.digests.size());
+      PeerMessage reply;
+      for (size_t i = 0; i < answers.size(); i++) {
+        const auto found = has.find(request.digests[i]);
+        answers[i].kind = found != has.end() ? GetAnswer::Kind::kBytes : GetAnswer::Kind::kNotHere;
+        if (found == has.end()) continue;
+        std::shared_ptr<std::byte[]> bytes(new std::byte[found->second.size()]);
+        std::memcpy(bytes.get(), found->second.data(), found->second.size());
+        answers[i].size = static_cast<uint32_t>(found->second.size());
+        reply.payload.push_back({{}, bytes.get(), found->second.size(), bytes});
+      }
+      reply.head = EncodeGetReply(answers);
+      request.respond(std::move(reply));
+    }
+  }
+  size_t asked() {
+    std::lock_guard lock(mutex_);
+    return asked_;
+  }
+  TestChunk MakeChunkOfNode2() {
+    do ++seed_;
+    while (&HomeOf(MakeChunk(seed_, 100'000)) != nodes_[1].get());
+    return MakeChunk(seed_, 100'000);
+  }
+  bool CallsWait() { return nodes_[0]->chunks->peer().client().SilentSince(nodes_[1]->id).has_value(); }
+
+  WireCounters counters_;
+  std::unique_ptr<PeerServer> server_;
+  uint64_t seed_ = 0;
+  std::mutex mutex_;
+  bool is_silent_ = true;
+  size_t asked_ = 0;  // chunks
+  std::vector<Request> held_;
+  std::map<Digest, std::string> has_;
+};
+
+TEST_F(SilentNodeTest, ReadsGoToAnotherCopyUntilItAnswers) {
+  const TestChunk chunk = MakeChunkOfNode2();
+  Plant(*nodes_[2], chunk, {});
+  ExpectReads(*nodes_[0], {chunk});
+  EXPECT_EQ(asked(), 1U);
+  EXPECT_TRUE(CallsWait()) << "the read was to wait until the call gave up";
+  // While it is suspected nobody is sent to it.
+  const TestChunk another = MakeChunkOfNode2();
+  Plant(*nodes_[2], another, {});
+  ExpectReads(*nodes_[0], {another});
+  EXPECT_EQ(asked(), 1U);
+  AnswerAll();
+  EXPECT_TRUE(Eventually([&] {
+    const TestChunk more = MakeChunkOfNode2();
+    Plant(*nodes_[2], more, {});
+    ExpectReads(*nodes_[0], {more});
+    return asked() > 1;
+  }));
+}
+
+TEST_F(SilentNodeTest, TheOnlyCopyIsWaitedForThoughItsNodeIsSlow) {
+  const TestChunk chunk = MakeChunkOfNode2();
+  {
+    std::lock_guard lock(mutex_);
+    has_[chunk.digest] = chunk.bytes;
+  }
+  auto read = std::async(std::launch::async, [&] { return store::GetText(*nodes_[0]->chunks, chunk.digest); });
+  EXPECT_TRUE(Eventually([&] { return asked() == 2; })) << "nobody else has it, so it is asked once more";
+  Clock::SleepFor(2 * options_.timeouts.silent);
+  EXPECT_FALSE(IsReadyWithin(read, std::chrono::milliseconds(0)));
+  AnswerAll();
+  const auto text = read.get();
+  ASSERT_OK(text);
+  EXPECT_TRUE(*text == chunk.bytes);
 }
 
 TEST_F(ClusterChunkTest, ADamagedOnlyCopyIsCorrupt) {
