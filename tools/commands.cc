@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/printable.h"
 #include "cairnfs/cairnfs.h"
 #include "control/convert.h"
 #include "control/mount_table.h"
@@ -42,6 +43,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr int kLookForHoldersMs = 2000;
+constexpr std::chrono::minutes kTellStopEvery{1};
 constexpr auto kWaitProgressEvery = std::chrono::milliseconds(500);
 
 // The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever: true once that was told.
@@ -61,16 +63,29 @@ bool TellWhoHolds(const MountEntry& mount, uint64_t daemon_pid) {
   return true;
 }
 
+// Whether it was told that the daemon stops, and waits for copies on other nodes.
+bool TellWhatTheStopWaitsFor(const MountEntry& mount) {
+  auto client = Connect({mount.source, mount.mount_point});
+  const auto status = client.ok() ? client->GetStatus({}) : Result<control::StatusReply>(client.error());
+  if (!status.ok() || !status->has_stop() || status->stop().waits_for().empty()) return false;
+  fmt::print(stderr, "cairnfs: {} is unmounted; its daemon waits for copies, for {} s at most (commit_wait_max): {}\n",
+             mount.mount_point, status->stop().seconds_left_max(), Printable(status->stop().waits_for()));
+  return true;
+}
+
 // Waits for the end of the daemon, which is no child.
 void WaitForEnd(uint64_t pid, const MountEntry& mount) {
   if (pid == 0) return;
   int fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
   if (fd < 0) return;
   pollfd wait{fd, POLLIN, 0};
+  auto tell_stop_at = Clock::Now();
   for (bool told = false;;) {
-    int ready = poll(&wait, 1, told ? -1 : kLookForHoldersMs);
+    int ready = poll(&wait, 1, kLookForHoldersMs);
     if (ready > 0 || (ready < 0 && errno != EINTR)) break;
-    if (ready == 0) told = TellWhoHolds(mount, pid);
+    if (ready < 0) continue;
+    if (!told) told = TellWhoHolds(mount, pid);
+    if (Clock::Now() >= tell_stop_at && TellWhatTheStopWaitsFor(mount)) tell_stop_at = Clock::Now() + kTellStopEvery;
   }
   close(fd);
 }

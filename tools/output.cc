@@ -115,6 +115,12 @@ std::string ListText(std::string_view what, const google::protobuf::RepeatedPtrF
   return text;
 }
 
+std::string StopText(const control::Stop& stop) {
+  if (stop.waits_for().empty()) return "unmounted, and makes everything durable";
+  return fmt::format("unmounted, and waits for copies, for {} s at most: {}", stop.seconds_left_max(),
+                     Printable(stop.waits_for()));
+}
+
 }  // namespace
 
 void Print(const std::string& text) {
@@ -133,6 +139,7 @@ std::string StatusText(const control::StatusReply& status) {
   for (const control::MetadataOwner& owner : status.metadata_owners()) text += Line("metadata of", OwnerText(owner));
   text += ActivityText(status);
   text += Line("state", status.failing() ? "failing: nothing becomes durable" : "good");
+  if (status.has_stop()) text += Line("stop", StopText(status.stop()));
   if (status.has_cluster()) text += ClusterActivityText(status.cluster());
   for (const std::string& failure : status.failures()) text += Line("failure", failure);
   return text + Line("last error", status.last_error().empty() ? "none" : status.last_error());

@@ -18,7 +18,7 @@ Status CheckSync(const SyncCall& call, const SyncPoint& point, const Shortage& s
   const auto now = situation.now;
   if (call.context.IsLate()) {
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - call.begun_at);
-    return shortage.ToError("waited " + std::to_string(waited.count()) + " s");
+    return shortage.ToError(waited.count() > 0 ? "waited " + std::to_string(waited.count()) + " s" : "waited in vain");
   }
   // As long as there is room, the many that may be under-replicated are not looked at.
   const bool is_short = situation.IsFullEverywhere() && point.IsShort(now, kFullPatience);

@@ -26,6 +26,10 @@ void ToMessage(const store::StoreStats& store, Space& space, Activity& activity)
 void ToMessage(const fs::FsStatus& status, StatusReply& reply) {
   reply.set_failing(status.failing);
   reply.set_last_error(status.last_error);
+  if (status.stop) {
+    reply.mutable_stop()->set_waits_for(status.stop->waits_for);
+    reply.mutable_stop()->set_seconds_left_max(static_cast<uint64_t>(status.stop->left_max.count()));
+  }
   Space& space = *reply.mutable_space();
   Activity& activity = *reply.mutable_activity();
   ToMessage(status.store, space, activity);

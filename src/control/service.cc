@@ -203,6 +203,37 @@ class RankService final : public Control::Service {
   std::atomic<RankDoor*> door_{nullptr};   // set before a connection is admitted
 };
 
+// Of a daemon that stops.
+class StopService final : public Control::Service {
+ public:
+  explicit StopService(std::function<StatusReply()> report) : report_(std::move(report)) {}
+
+  grpc::Status Status(grpc::ServerContext*, const StatusRequest* request, StatusReply* reply) override {
+    if (request->exact() || request->metadata_owners()) return Refusal();
+    *reply = report_();
+    return grpc::Status::OK;
+  }
+  grpc::Status Wait(grpc::ServerContext*, const WaitRequest*, WaitReply*) override { return Refusal(); }
+  grpc::Status Gc(grpc::ServerContext*, const GcRequest*, grpc::ServerWriter<GcProgress>*) override {
+    return Refusal();
+  }
+  grpc::Status Check(grpc::ServerContext*, const CheckRequest*, grpc::ServerWriter<CheckStep>*) override {
+    return Refusal();
+  }
+  grpc::Status Cluster(grpc::ServerContext*, const ClusterRequest*, ClusterReply*) override { return Refusal(); }
+  grpc::Status Forget(grpc::ServerContext*, const ForgetRequest*, ForgetReply*) override { return Refusal(); }
+  grpc::Status Remount(grpc::ServerContext*, const RemountRequest*, RemountReply*) override { return Refusal(); }
+  grpc::Status SetMinReplicas(grpc::ServerContext*, const SetMinReplicasRequest*, SetMinReplicasReply*) override {
+    return Refusal();
+  }
+
+ private:
+  static grpc::Status Refusal() {
+    return rpc::ToGrpc(MakeError(ErrorCode::kUnavailable, "the daemon is stopping, and tells its status alone"));
+  }
+  const std::function<StatusReply()> report_;
+};
+
 class Service::Impl final : public Control::Service {
  public:
   Impl(Options options, fs::FileSystem& filesystem)
@@ -213,6 +244,7 @@ class Service::Impl final : public Control::Service {
   cairnfs::Status Listen();
   cairnfs::Status ListenForRanks();
   void Shutdown();
+  cairnfs::Status AnswerStatusOnly();
   StatusReply Report() const { return Report(filesystem_.maintenance().GetStatus()); }
   StatusReply Report(const fs::FsStatus& status) const;
   bool CountsQuickly() const;
@@ -352,12 +384,14 @@ class Service::Impl final : public Control::Service {
                      "cluster init makes a cluster, cairnfs cluster join joins one)");
   }
   void SampleRates(const Context& context);
+  Result<std::unique_ptr<grpc::Server>> Serve(Control::Service& service) const;
 
   const Options options_;
   fs::FileSystem& filesystem_;
   const Clock::time_point started_ = Clock::Now();
   CallWatch calls_;
   RankService ranks_;
+  StopService stop_service_{[this] { return Report(); }};
   std::unique_ptr<grpc::Server> server_, rank_server_;
   std::unique_ptr<RankDoor> door_;
 
@@ -366,20 +400,25 @@ class Service::Impl final : public Control::Service {
   std::jthread sampler_;
 };
 
-cairnfs::Status Service::Impl::Listen() {
+Result<std::unique_ptr<grpc::Server>> Service::Impl::Serve(Control::Service& service) const {
   grpc::ServerBuilder builder;
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   builder.AddListeningPort(SocketUri(options_.socket_path), grpc::InsecureServerCredentials());
-  builder.RegisterService(this);
+  builder.RegisterService(&service);
   // The socket must never be reachable by others, not even between bind and a chmod.
   mode_t mask = umask(0177);
-  server_ = builder.BuildAndStart();
+  auto server = builder.BuildAndStart();
   umask(mask);
-  if (server_ == nullptr) {
+  if (server == nullptr) {
     return MakeError(ErrorCode::kIo, "cannot listen on the control socket " + options_.socket_path);
   }
+  return server;
+}
+
+cairnfs::Status Service::Impl::Listen() {
+  CAIRNFS_ASSIGN_OR_RETURN(server_, Serve(*this));
   CAIRNFS_RETURN_IF_ERROR(ListenForRanks());
   sampler_ = std::jthread([this](std::stop_token stop) { SampleRates(Context(std::move(stop))); });
   return {};
@@ -422,6 +461,12 @@ void Service::Impl::Shutdown() {
   server_->Wait();
   server_.reset();
   sampler_ = {};
+}
+
+cairnfs::Status Service::Impl::AnswerStatusOnly() {
+  Shutdown();
+  CAIRNFS_ASSIGN_OR_RETURN(server_, Serve(stop_service_));
+  return {};
 }
 
 void Service::Impl::SampleRates(const Context& context) {
@@ -476,6 +521,7 @@ StatusReply Service::Impl::Report(const fs::FsStatus& status) const {
 Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Service::~Service() { Shutdown(); }
 void Service::Shutdown() { impl_->Shutdown(); }
+Status Service::AnswerStatusOnly() { return impl_->AnswerStatusOnly(); }
 StatusReply Service::Report() const {
   impl_->CountNowAndThen();
   return impl_->Report();

@@ -62,6 +62,8 @@ class Service {
 
   // Cancels the calls in progress and waits for them; after it the filesystem may be stopped.
   void Shutdown();
+  // The same, and then answers Status alone, until Shutdown. kIo: it cannot listen any more.
+  Status AnswerStatusOnly();
   StatusReply Report() const;
 
  private:

@@ -18,6 +18,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/context.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/thread_annotations.h"
@@ -32,6 +34,7 @@
 #include "daemon/network.h"
 #include "daemon/notify.h"
 #include "daemon/preflight.h"
+#include "fs/maintenance.h"
 #include "fuse/server.h"
 
 namespace cairnfs::daemon {
@@ -155,6 +158,8 @@ class Daemon {
   Status StartServing();
   Status MountIt();
   Status StartControl();
+  Status StopFileSystem();
+  void TellWhatTheStopWaitsFor(const Context& context);
 
   const Config config_;
   const bool background_;
@@ -310,6 +315,34 @@ Status Daemon::StartControl() {
   return {};
 }
 
+// In the log and to systemd. `cairnfs umount` and others ask for the status.
+void Daemon::TellWhatTheStopWaitsFor(const Context& context) {
+  constexpr std::chrono::milliseconds kLookEvery{500};
+  constexpr std::chrono::minutes kTellEvery{1};
+  auto tell_at = Clock::Now();
+  while (context.Sleep(kLookEvery)) {
+    const fs::FsStatus status = filesystem_->maintenance().GetStatus();
+    if (!status.stop || status.stop->waits_for.empty() || Clock::Now() < tell_at) continue;
+    tell_at = Clock::Now() + kTellEvery;
+    const std::string text = fmt::format("the stop waits for copies, for {} s at most (commit_wait_max): {}",
+                                         status.stop->left_max.count(), status.stop->waits_for);
+    spdlog::warn("{}", text);
+    notifier_.Stopping(text);
+  }
+}
+
+Status Daemon::StopFileSystem() {
+  metrics_.reset();
+  if (Status answers = service_->AnswerStatusOnly(); !answers.ok()) {
+    spdlog::warn("nobody is told what the stop waits for: {}", answers.error().message);
+  }
+  std::jthread teller([this](std::stop_token stop) { TellWhatTheStopWaitsFor(Context(std::move(stop))); });
+  return filesystem_->Stop([&] {
+    teller = {};
+    service_.reset();
+  });
+}
+
 Status Daemon::Serve() {
   Status served = server_->Serve(*filesystem_);
   volume_->Stopping();  // unmounted by somebody, perhaps without a signal
@@ -319,9 +352,7 @@ Status Daemon::Serve() {
   notifier_.StartWatchdog([] { return true; });  // draining may take longer than systemd's patience
   directory_->lock().SetState("stopping");
   notifier_.Stopping("draining");
-  metrics_.reset();
-  service_.reset();
-  Status stopped = filesystem_->Stop();
+  Status stopped = StopFileSystem();
   if (!stopped.ok()) {
     directory_->lock().MarkFailed(stopped.error().message);
     return stopped.error().WithContext("stopped, but not everything became durable");

@@ -36,7 +36,8 @@ ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv,
 Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(const Context& context,
                                                                                Durability level) {
   using Scope = cluster::ClusterChunkStore::SyncScope;
-  return parts_.chunks.SyncReadable(context, level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies);
+  return parts_.chunks.SyncReadable(context.WithDeadline(syncs_end_.load()),
+                                    level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies);
 }
 
 Status ClusterHost::BeginSession() {

@@ -46,6 +46,8 @@ class ClusterHost {
   // Makes what was put durable, at this level, but for the chunks that it returns, which cannot be read back
   // (ClusterChunkStore).
   Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(const Context& context, Durability level);
+  // This host stops: from now on that waits for copies until `time` at the latest.
+  void EndSyncsBy(Clock::time_point time) { syncs_end_.store(time); }
   using SizedChunk = cluster::ClusterChunkStore::Sized;
 
   // The session of this host, by the revision of its key; 0 between the loss of one and the next. What was changed
@@ -103,6 +105,7 @@ class ClusterHost {
   const std::string self_;
   std::string session_key_;  // constant once a session was begun: the same for all of them
   std::atomic<uint64_t> session_{0};
+  std::atomic<Clock::time_point> syncs_end_{Clock::time_point::max()};
   cluster::Epochs epochs_;
   std::function<void()> on_epoch_;
   Mutex epoch_mutex_;  // held while an epoch is begun

@@ -34,8 +34,10 @@ class Copies {
   virtual Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) = 0;
   // The space of all nodes together. nullopt: this node's disk alone counts.
   virtual std::optional<FileSystem::Parts::Space> Space() = 0;
-  // For people: why copies cannot be made. Empty: they can.
+  // For people: why copies are waited for. Empty: none is.
   virtual std::string DescribeShortage() = 0;
+  // The same, where too few nodes can take them at present; empty else.
+  virtual std::string DescribeLackOfNodes() = 0;
 };
 
 class LocalCopies final : public Copies {
@@ -57,6 +59,7 @@ class LocalCopies final : public Copies {
   }
   std::optional<FileSystem::Parts::Space> Space() override { return std::nullopt; }
   std::string DescribeShortage() override { return {}; }
+  std::string DescribeLackOfNodes() override { return {}; }
 
  private:
   bool IsPending(InodeId id, uint32_t mode);
@@ -86,6 +89,7 @@ class SharedCopies final : public Copies {
   Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) override;
   std::optional<FileSystem::Parts::Space> Space() override;
   std::string DescribeShortage() override { return at_.host.chunks().DescribeShortage(); }
+  std::string DescribeLackOfNodes() override { return at_.host.chunks().LacksNodes() ? DescribeShortage() : ""; }
 
   // For no longer than a commit waits, and until the caller is being killed or the server stops.
   Covering CoveringFor(const Caller& caller) const;

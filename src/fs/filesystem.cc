@@ -76,10 +76,12 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
   return std::unique_ptr<FileSystem>(new FileSystem(std::move(impl)));
 }
 
-Status FileSystem::Stop() {
+Status FileSystem::Stop(const std::function<void()>& on_synced) {
   if (impl_ == nullptr) return {};
   impl_->parts.pool.SetPressureCallback({});
-  impl_->LeaveCluster();
+  const auto waits_end = Clock::Now() + std::chrono::seconds(impl_->options.commit_wait_seconds_max);
+  impl_->maintenance->NoteStop(waits_end);
+  impl_->LeaveCluster(waits_end);
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
   impl_->collection->Stop();
@@ -91,6 +93,7 @@ Status FileSystem::Stop() {
   }
   // Nobody uses a file any more: what is open stayed so after a lazy unmount, and what was unlinked goes.
   Status status = impl_->rounds->Stop();
+  if (on_synced) on_synced();
   impl_->End();  // what is still at work after its answer finds everything in place
   impl_.reset();
   return status;

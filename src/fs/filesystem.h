@@ -155,6 +155,12 @@ struct FsStatus {
   bool collection_failed = false;  // the last one did
   std::string last_error;          // empty: none
   bool failing = false;            // nothing becomes durable at present: the last sync round could not be finished
+  // While the filesystem stops.
+  struct Stop {
+    std::string waits_for;  // why copies cannot be made; empty: they can
+    std::chrono::seconds left_max{};
+  };
+  std::optional<Stop> stop;
   store::StoreStats store;
   // As the last collection left it, or CountLive found it. nullopt: neither was since the start, or several hosts.
   std::optional<LiveCount> live;
@@ -245,8 +251,10 @@ class FileSystem {
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
-  // Makes everything durable and stops the threads. No call may be in progress or follow. The error of the last sync.
-  Status Stop();
+  // Makes everything durable and stops the threads. The error of the last sync. No call may be in progress or follow,
+  // but Maintenance::GetStatus, GetTraffic and GetSpace until `on_synced` is called: nothing is waited for any more.
+  // That waits for copies on other nodes for FsOptions::commit_wait_seconds_max at most.
+  Status Stop(const std::function<void()>& on_synced = {});
   ~FileSystem();
   struct Impl;  // fs/wiring.h
 

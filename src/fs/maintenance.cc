@@ -67,6 +67,10 @@ FsStatus Maintenance::GetStatus() const {
     status.last_error = "collection failed: " + collection_error;
   }
   if (status.last_error.empty()) status.last_error = status.store.last_error;
+  if (const auto end = stop_waits_end_.load(); end != Clock::time_point()) {
+    const auto left = std::chrono::ceil<std::chrono::seconds>(end - Clock::Now());
+    status.stop = {at_.copies.DescribeLackOfNodes(), std::max(left, std::chrono::seconds(0))};
+  }
   return status;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <vector>
 
+#include "base/clock.h"
 #include "fs/checker.h"
 #include "fs/collector.h"
 #include "fs/name_changes.h"
@@ -32,6 +33,8 @@ class Maintenance {
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
   // until all records were read once.
   FsStatus GetStatus() const;
+  // From now on the status tells of a stop, which waits for copies until then.
+  void NoteStop(Clock::time_point waits_end) { stop_waits_end_.store(waits_end); }
   // Whose entries fill the metadata, the largest first: reads all of it.
   Result<std::vector<MetadataOwner>> GetMetadataOwners(const Context& context) const;
   FsTraffic GetTraffic() const;  // two counters, at no cost
@@ -66,6 +69,7 @@ class Maintenance {
   const Services at_;
   const Parts parts_;
   std::atomic<bool> read_only_;
+  std::atomic<Clock::time_point> stop_waits_end_{Clock::time_point()};  // the epoch: it does not stop
 };
 
 }  // namespace cairnfs::fs

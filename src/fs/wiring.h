@@ -26,7 +26,7 @@ struct FileSystem::Impl {
   virtual ~Impl() = default;  // the whole is ended by End, which what was made half does not need
   virtual Status Start() = 0;
   // Other hosts are answered, and orphans removed, no more.
-  virtual void LeaveCluster() {}
+  virtual void LeaveCluster(Clock::time_point) {}
   void End();  // ends all threads but the rounds'; waits for the reads in flight
 
   // In the order in which they are made. Those that other parts use as they end are ended by End.
@@ -96,7 +96,10 @@ struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   ~SharedFileSystem() override { End(); }
   Status Start() override;
-  void LeaveCluster() override { member->Stop(); }
+  void LeaveCluster(Clock::time_point waits_end) override {
+    host.EndSyncsBy(waits_end);
+    member->Stop();
+  }
 
   std::unique_ptr<Unpublished> unpublished;
   std::unique_ptr<ClusterMember> member;

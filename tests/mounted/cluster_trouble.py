@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Hosts in trouble, as operators have met it: what can be removed while copies cannot be made. Each case makes a cluster
-of its own. Options: tests/support/cluster_world.py.
+"""Hosts in trouble, as operators have met it: what can be removed while copies cannot be made, and what a stop
+says that waits for them. Each case makes a cluster of its own. Options: tests/support/cluster_world.py.
 """
 
 import errno
@@ -11,11 +11,12 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Scratch, run_cases
+from cairnfs_mount import Scratch, program, run_cases
 from cluster import Cluster, wait_until
 from cluster_close import SMALL_DISK, fill, start_writer
-from cluster_world import MIB, OPTIONS, STORES, error_of, write
+from cluster_world import MIB, OPTIONS, STORES, error_of, read, write
 
+LONG_AWAY = {**OPTIONS, "out_after": "10min"}
 HANGS_SECONDS = 60  # what waits for copies would wait for ten minutes
 
 
@@ -39,7 +40,7 @@ def leave_unpublished(host, name):
 
 def removals_need_no_copies(store):
     """A node is gone, and another one full; then that one is gone too. Whoever reaches the names can remove."""
-    options = {**OPTIONS, "segment_size": "4MiB", "out_after": "10min"}
+    options = {**LONG_AWAY, "segment_size": "4MiB"}
     with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options=options) as cluster:
         writer, full, away = cluster.hosts
         os.makedirs(full.data)
@@ -73,7 +74,35 @@ def removals_need_no_copies(store):
         assert unless_it_hangs(os.unlink, writer.path("killed")) == 0
 
 
-CASES = (removals_need_no_copies,)
+def a_stop_says_what_it_waits_for(store):
+    """In the terminal, in the log and in the status, which is answered. Commits with fewer copies let it end."""
+    with Scratch() as scratch, Cluster(scratch, hosts=3, copies=3, metadata=store, options=LONG_AWAY) as cluster:
+        first, stopped, away = cluster.hosts
+        cluster.start()
+        away.kill()
+        cluster.wait_for_states({away.name: "down"})
+        leave_unpublished(stopped, "killed")
+        umount = stopped.start(program("cairnfs"), "umount", stopped.mount_point, stderr=subprocess.PIPE, text=True)
+        told = next(line for line in umount.stderr if "waits for copies, for " in line)
+        assert "s at most" in told and away.name in told, told
+        status = stopped.status()
+        assert away.name in status["stop"]["waits_for"], status
+        assert 0 < status["stop"]["seconds_left_max"] <= 600, status
+        assert "waits for copies" in stopped.cairnfs("status", "--data", stopped.data)
+        refused = subprocess.run(stopped.inside(program("cairnfs"), "cluster", "status", "--data", stopped.data),
+                                 check=False, capture_output=True, text=True)
+        assert refused.returncode == 3 and "stopping" in refused.stderr, refused
+        assert "the stop waits for copies, for " in stopped.log(), stopped.log()
+        assert umount.poll() is None
+        first.cairnfs("cluster", "set", "min-replicas", "2", "--data", first.data)
+        assert umount.wait(HANGS_SECONDS) == 0, umount.stderr.read()
+        stopped.processes.remove(umount)
+        stopped.pid = None
+        wait_until(lambda: read(first.path("killed")) == b"x" * MIB, 30, "what it waited for is there", every=0.3)
+        return told.strip()
+
+
+CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for)
 
 
 if __name__ == "__main__":
