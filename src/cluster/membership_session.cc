@@ -77,6 +77,11 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(Taking taking) {
     CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, store_.GrantLease(context_, options_.lease));
     Result<uint64_t> revision = CommitSession(own, lease);
     if (revision.ok()) {
+      if (!own.node && taking == Taking::kRejoin) {
+        spdlog::warn(
+            "this node was not in the list of nodes any more, and is again: it was forgotten while it was "
+            "away, or the metadata went back to before it joined");
+      }
       state_.Begin(Session{Key(MemberKey::kSession), *revision, lease},
                    sent + options_.lease - options_.lease / kLeaseMarginDivisor);
       return own.session_record.lease;

@@ -137,11 +137,14 @@ Status CheckDataMayBegin(const Config& config) {
 
 // Whether a host may join with its data directory: the first mount would refuse one of another filesystem. One that
 // does not exist yet is made by that mount. One that a daemon holds was found right by that daemon. One of another user
-// cannot be looked at before the daemon runs as that user. Returns the directory's uuid, which is its node's id: empty
-// before it is made, nullopt where it cannot be read.
-Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const std::string& filesystem) {
+// cannot be looked at before the daemon runs as that user. nullopt: it cannot be read.
+struct DataOfNode {
+  std::string uuid;  // which is the node's id; empty before the directory is made
+  bool may_be_forgotten = false;
+};
+Result<std::optional<DataOfNode>> CheckDataMayJoin(const Config& config, const std::string& filesystem) {
   std::error_code error;
-  if (!stdfs::exists(config.data + "/format", error)) return std::make_optional(std::string());
+  if (!stdfs::exists(config.data + "/format", error)) return std::make_optional(DataOfNode());
   DataDirectory::OpenOptions open;
   open.path = config.data;
   open.create = false;
@@ -151,10 +154,10 @@ Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const 
     const ErrorCode code = directory.error().code;
     if (code != ErrorCode::kBusy && code != ErrorCode::kPermission) return directory.error();
     auto uuid = DataDirectory::ReadUuid(config.data);
-    return uuid.ok() ? std::make_optional(*std::move(uuid)) : std::nullopt;
+    return uuid.ok() ? std::make_optional(DataOfNode{*std::move(uuid)}) : std::nullopt;
   }
   CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(**directory, config, filesystem));
-  return std::make_optional((*directory)->uuid());
+  return std::make_optional(DataOfNode{(*directory)->uuid(), (*directory)->filesystem() == filesystem});
 }
 
 // Makes the directory one of the filesystem, and whole.
@@ -167,6 +170,17 @@ Status MakeNode(DataDirectory& directory, const Config& config, const std::strin
   if (directory.is_new()) CAIRNFS_RETURN_IF_ERROR(directory.FinishMaking());
   directory.lock().MarkClean();
   return {};
+}
+
+// A directory that was a node before comes back as it (ClusterVolume::CheckIsNotForgotten): down, until it is mounted.
+Status ListAgain(kv::KvStore& store, const Config& config, const std::string& own_id) {
+  const auto id = cluster::NodeId::FromHex(own_id);
+  if (!id) return {};
+  const std::string key = cluster::KeyOf(cluster::MemberKey::kNode, *id);
+  const cluster::NodeRecord record{NodeName(config), AdvertisedAddress(config), config.failure_domain, 0};
+  const auto added = store.Commit({}, kv::Transaction().IfAbsent(key).Put(key, record.Encode()));
+  const bool is_there = !added.ok() && added.error().code == ErrorCode::kConflict;
+  return added.ok() || is_there ? Status() : Status(added.error());
 }
 
 // Makes the authority of a new cluster, and its first node's credentials.
@@ -248,7 +262,7 @@ Status Complete(Config& config, const ClusterSettings& settings) {
 Result<std::string> MakeJoiningNode(const Config& config, const std::string& filesystem) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto known, CheckDataMayJoin(config, filesystem));
   auto directory = OpenToMake(config);
-  if (!directory.ok() && directory.error().code == ErrorCode::kBusy && known && !known->empty()) return *known;
+  if (!directory.ok() && directory.error().code == ErrorCode::kBusy && known && !known->uuid.empty()) return known->uuid;
   if (!directory.ok()) return directory.error();
   CAIRNFS_RETURN_IF_ERROR(MakeNode(**directory, config, filesystem));
   return (*directory)->uuid();
@@ -448,11 +462,10 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
         "that made the cluster");
   }
   CAIRNFS_RETURN_IF_ERROR(Complete(config, identity->settings));
-  CAIRNFS_ASSIGN_OR_RETURN(const auto own_id, CheckDataMayJoin(config, ToHex(identity->header.uuid)));
-  if (own_id) {
-    CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(store->store(), AdvertisedAddress(config), *own_id, config.lease_ms));
-  }
+  CAIRNFS_ASSIGN_OR_RETURN(const auto own, CheckDataMayJoin(config, ToHex(identity->header.uuid)));
+  if (own) CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(store->store(), AdvertisedAddress(config), own->uuid, config.lease_ms));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, config, "join"));
+  if (own && own->may_be_forgotten) CAIRNFS_RETURN_IF_ERROR(ListAgain(store->store(), config, own->uuid));
   return SetupResult{ToHex(identity->header.uuid), address, config};
 }
 

@@ -11,6 +11,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
+#include "cluster/records.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/dedup.h"
@@ -160,7 +161,27 @@ Status ClusterVolume::OpenFilesystem() {
   return {};
 }
 
+// Nobody counts on the chunks of a node that was forgotten, and it may hold what was deleted or damaged since. A node
+// without chunks is as good as a new one: so is one whose first start failed, which is taken out of the list again.
+Status ClusterVolume::CheckIsNotForgotten() {
+  const uint64_t chunks = storage_->chunks().Stats().chunk_count;
+  if (chunks == 0) return {};
+  const auto id = *cluster::NodeId::FromHex(directory_.uuid());
+  CAIRNFS_ASSIGN_OR_RETURN(const auto record,
+                           cluster_store_->store().Get({}, cluster::KeyOf(cluster::MemberKey::kNode, id)));
+  if (record) return {};
+  return MakeError(
+      ErrorCode::kPermission,
+      fmt::format(
+          "the node in {}, id {}, is not in the list of nodes any more: it was forgotten (cairnfs node forget), or "
+          "the metadata went back to before it joined. The cluster does not count on its {} chunks. To begin as "
+          "a new node, give an empty data directory; to come back with these chunks, join anew: cairnfs cluster "
+          "join ADDRESS --force",
+          directory_.path(), directory_.uuid(), chunks));
+}
+
 Status ClusterVolume::JoinCluster() {
+  CAIRNFS_RETURN_IF_ERROR(CheckIsNotForgotten());
   cluster::MembershipOptions options;
   options.self = NodeOf(directory_, config_);
   options.lease = std::chrono::milliseconds(config_.lease_ms);

@@ -65,6 +65,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Result<std::unique_ptr<ClusterStore>> OpenStore(const Config& config) const;
   Status ReachMetadata() const;
   Status OpenFilesystem();
+  Status CheckIsNotForgotten();
   Status JoinCluster();
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);

@@ -102,7 +102,31 @@ def a_stop_says_what_it_waits_for(store):
         return told.strip()
 
 
-CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for)
+def a_forgotten_node_stays_away(store):
+    """Its start is refused and says why; who joins it anew has it back with what it stores."""
+    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options=LONG_AWAY) as cluster:
+        first, other, gone = cluster.hosts
+        cluster.start()
+        content = os.urandom(8 * MIB)
+        write(gone.path("file"), content)
+        node = first.nodes()[gone.name]["id"]
+        gone.umount()
+        first.cairnfs("node", "forget", gone.name, "--data", first.data)
+        for _ in range(2):
+            refused = subprocess.run(gone.inside(program("cairnfs"), "mount", "--config", gone.config), check=False,
+                                     capture_output=True, text=True)
+            assert refused.returncode == 6 and "was forgotten" in refused.stderr and node in refused.stderr, refused
+            assert "cairnfs cluster join" in refused.stderr, refused
+            assert sorted(first.nodes()) == [first.name, other.name], first.nodes()
+        gone.join()
+        assert first.nodes()[gone.name]["id"] == node
+        gone.mount()
+        cluster.wait_for_states({gone.name: "up"})
+        assert read(gone.path("file")) == content
+        return refused.stderr.strip()
+
+
+CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for, a_forgotten_node_stays_away)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,34 @@ TEST_F(ClusterJoinTest, RefusesTheAddressOfANodeThatIsUp) {
   EXPECT_TRUE(joined.ok()) << joined.error().message;
 }
 
+// Its next start is refused; who joins says that it is to come back.
+TEST_F(ClusterJoinTest, ListsANodeAgainThatWasForgotten) {
+  ASSERT_NO_FATAL_FAILURE(Serve());
+  const auto key = cluster::KeyOf(cluster::MemberKey::kNode, *cluster::NodeId::FromHex(MakeDirectory(filesystem_)));
+  auto joined = Join();
+  ASSERT_TRUE(joined.ok()) << joined.error().message;
+  auto listed = store_->Get({}, key);
+  ASSERT_TRUE(listed.ok() && listed->has_value());
+  // One that is listed stays as it is.
+  const std::string record = cluster::NodeRecord{"other", "127.0.0.1:7401", "rack", 3}.Encode();
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(key, record)).ok());
+  options_.overwrite = true;
+  joined = Join();
+  ASSERT_TRUE(joined.ok()) << joined.error().message;
+  listed = store_->Get({}, key);
+  ASSERT_TRUE(listed.ok() && listed->has_value());
+  EXPECT_EQ((*listed)->value, record);
+  // One that never was a node is listed by its first mount.
+  options_.config.data = folder_ + "/new";
+  const auto fresh = DataDirectory::Open({options_.config.data, true, "testing"});
+  ASSERT_TRUE(fresh.ok() && (*fresh)->FinishMaking().ok());
+  const std::string uuid = (*fresh)->uuid();
+  joined = Join();
+  listed = store_->Get({}, cluster::KeyOf(cluster::MemberKey::kNode, *cluster::NodeId::FromHex(uuid)));
+  ASSERT_TRUE(listed.ok());
+  EXPECT_FALSE(listed->has_value());
+}
+
 TEST_F(ClusterJoinTest, SaysThatNobodyAnswers) {
   options_.config.metadata_wait_ms = 1000;
   auto joined = JoinCluster(options_, "127.0.0.1:1");
