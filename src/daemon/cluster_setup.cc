@@ -352,9 +352,8 @@ Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const s
     if (node.address != wanted || node.state != cluster::NodeState::kUp || node.id.ToHex() == own_id) continue;
     return MakeError(
         ErrorCode::kInvalidArgument,
-        fmt::format("{} is the address of node {} ({}), which is up: give this host's own with --listen or "
-                    "--advertise; if this host was that node and lost its data, try again in {}, when "
-                    "that node counts as down",
+        fmt::format("{} is the address of node {} ({}), which is up: give this host's own with listen or advertise; if "
+                    "this host was that node and lost its data, try again in {}, when that node counts as down",
                     wanted, node.name, node.id.ToHex(), FormatDurationMs(lease_ms)));
   }
   return {};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
@@ -180,8 +181,23 @@ Status ClusterVolume::CheckIsNotForgotten() {
           directory_.path(), directory_.uuid(), chunks));
 }
 
+// A configuration that was copied from another host may name that host's address. A host that lost its disk has had the
+// same one before, and waits until that session has ended.
+Status ClusterVolume::AwaitAddress() {
+  constexpr std::chrono::milliseconds kLookEvery{200};
+  const Context within_leases = Context().WithTimeout(2 * std::chrono::milliseconds(config_.lease_ms));
+  for (bool is_told = false;; is_told = true) {
+    const Status is_free = CheckAddressIsFree(cluster_store_->store(), AdvertisedAddress(config_),
+                                              directory_.uuid(), config_.lease_ms);
+    if (is_free.ok() || is_free.error().code != ErrorCode::kInvalidArgument) return is_free;
+    if (!is_told) spdlog::warn("waiting, two leases at most: {}", is_free.error().message);
+    if (!within_leases.Sleep(kLookEvery)) return is_free;
+  }
+}
+
 Status ClusterVolume::JoinCluster() {
   CAIRNFS_RETURN_IF_ERROR(CheckIsNotForgotten());
+  CAIRNFS_RETURN_IF_ERROR(AwaitAddress());
   cluster::MembershipOptions options;
   options.self = NodeOf(directory_, config_);
   options.lease = std::chrono::milliseconds(config_.lease_ms);

@@ -66,6 +66,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status ReachMetadata() const;
   Status OpenFilesystem();
   Status CheckIsNotForgotten();
+  Status AwaitAddress();
   Status JoinCluster();
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);

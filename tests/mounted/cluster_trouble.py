@@ -126,7 +126,32 @@ def a_forgotten_node_stays_away(store):
         return refused.stderr.strip()
 
 
-CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for, a_forgotten_node_stays_away)
+def no_two_nodes_have_one_address(store):
+    """A configuration that was copied names another host's address. The same address on a new disk is that host's own."""
+    options = {**LONG_AWAY, "lease": "2s"}
+    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, options=options) as cluster:
+        cluster.start()
+        first, other, copied = cluster.hosts
+        copied.umount()
+        config = read(copied.config)
+        write(copied.config, config + f'advertise = "{other.listen}"\n'.encode())
+        refused = subprocess.run(copied.inside(program("cairnfs"), "mount", "--config", copied.config), check=False,
+                                 capture_output=True, text=True)
+        assert refused.returncode == 2 and f"{other.listen} is the address of node {other.name}" in refused.stderr, refused
+        assert first.nodes()[copied.name]["address"] == copied.listen, first.nodes()
+        write(copied.config, config)
+        copied.mount()
+        cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+        copied.kill()
+        copied.wipe()
+        copied.mount()
+        wait_until(lambda: [node["state"] for node in first.node_list() if node["name"] == copied.name].count("up") == 1, 30,
+                   "it is there as a new node", every=0.3)
+        return refused.stderr.strip()
+
+
+CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for, a_forgotten_node_stays_away,
+         no_two_nodes_have_one_address)
 
 
 if __name__ == "__main__":
