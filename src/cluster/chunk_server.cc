@@ -127,6 +127,7 @@ void ChunkServer::TakeUpdate(const PutItem& item) {
   // It may be up to this node to make the missing copies, if it is not merely the home.
   const bool is_short = item.holders.size() < parts_.copies && parts_.local.HasSound({&item.digest, 1})[0];
   if (is_short) parts_.needs.under_replicated.fetch_add(1);
+  if (item.holders.size() > parts_.copies) parts_.needs.surplus = true;
   parts_.home.EndClaim(item.digest);
 }
 

@@ -121,9 +121,10 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       server_({local, commit_, home_, replicator_, reads_, needs_, client_, wire_, work_, self_, options.copies}),
       last_view_(membership.view()) {
   // Its thread may use the queues, which are made last.
-  repair_ = std::make_unique<Repair>(Repair::Parts{engine, local, commit_, membership, reachability_, caller_, reads_,
-                                                   replicator_, needs_, options.copies, options.timeouts.has},
-                                     options.repair_bytes_per_second_max);
+  repair_ = std::make_unique<Repair>(
+      Repair::Parts{engine, local, commit_, membership, reachability_, caller_, reads_, replicator_, needs_,
+                    options.copies, options.timeouts.has, options.stored_bytes},
+      options.repair_bytes_per_second_max);
   view_subscription_ = membership.OnChange([this](const ViewPtr& view) { OnViewChange(view); });
   ticker_ = std::thread([this] { RunTicker(Context(stop_.get_token())); });
   local_.SetDamageHandler([this](const Digest& digest) { reads_.NoteDamaged(digest); });
@@ -250,7 +251,8 @@ void ClusterChunkStoreImpl::OnViewChange(const ViewPtr& view) {
   // A node that goes for good moves homes, and one that comes has missed what it is the home of; one that has room
   // again may take copies that are missing.
   const bool any_short = needs_.count() + repair_->progress().missing_copies > 0;
-  if (changes.any_out || changes.any_up || (changes.any_room && any_short)) repair_->Kick(Repair::Depth::kHolders);
+  const bool any_news = changes.any_out || changes.any_up || changes.any_weight;
+  if (any_news || (changes.any_room && any_short)) repair_->Kick(Repair::Depth::kHolders);
 }
 
 void ClusterChunkStoreImpl::LookWhetherFull() {

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "base/context.h"
+#include "cluster/balance.h"
 #include "cluster/membership.h"
 #include "cluster/peers.h"
 #include "rpc/local_peer.h"
@@ -48,7 +49,10 @@ struct ClusterChunkOptions {
   std::chrono::milliseconds shared_reads_last{1000};
   // Of the store that keeps the names: when it is over a Sync waits for nodes no more, since nothing can be published.
   std::shared_ptr<kv::AnswerWatch> answers;
-  uint64_t repair_bytes_per_second_max = 256 * kMiB;
+  uint64_t repair_bytes_per_second_max = 256 * kMiB;  // of rebalancing too
+  // What the nodes have, as they told it lately; nullopt: not known at present. By this each node finds whether it has
+  // more than its share. null: never known. Called by one thread; may wait within the context.
+  std::function<std::optional<StoredBytes>(const Context&)> stored_bytes;
   // Chunks are sent to other nodes, and small batches of questions asked, once nobody has put one for so long, memory
   // gets short, a Sync waits, or `writers_first_max` has passed. For hosts with few cores, where copying takes from
   // those who write. 0: at once.
@@ -68,7 +72,7 @@ struct ClusterChunkStats {
   uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet
   uint64_t missing_copies;        // chunks of this node's knowledge with fewer than `copies` copies
   uint64_t repair_bytes_total, repair_chunks_left;
-  std::string repair_phase;           // "", "scanning", "copying"
+  std::string repair_phase;           // "", "scanning", "copying", "rebalancing"
   bool knows_missing_copies = false;  // those of an earlier process are counted too
 };
 
@@ -120,8 +124,8 @@ class ClusterChunkStore : public store::ChunkStore {
   // Waits until each chunk of BeginEpoch lies where it cannot be collected: somebody who was asked since has it.
   // kUnavailable: some did not until the context expired.
   virtual Status AwaitSafe(const Context& context) = 0;
-  // Repair copies nothing from now on, or does again: where it is not known which chunks are dead it would bring them
-  // back to nodes that have freed them.
+  // Repair copies and frees nothing from now on, or does again: where it is not known which chunks are dead it would
+  // bring them back to nodes that have freed them. Waits until nothing is being freed.
   virtual void HoldRepair(bool hold) = 0;
   // Before the sweep of this node: forgets who holds those chunks that this node has not, that are not live, and that
   // nobody has asked for since it records.

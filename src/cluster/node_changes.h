@@ -14,6 +14,7 @@ struct NodeChanges {
   bool any_out = false;               // or forgotten
   bool any_up = false;                // that was not
   bool any_room = false;              // takes chunks, and did not
+  bool any_weight = false;            // another one
 
   static NodeChanges Between(const View& before, const View& after) {
     NodeChanges changes;
@@ -28,6 +29,7 @@ struct NodeChanges {
     for (const NodeInfo& now : after.nodes) {
       if (!is_up(&now)) continue;
       const NodeInfo* old = before.Find(now.id);
+      changes.any_weight = changes.any_weight || (old != nullptr && old->weight != now.weight);
       changes.any_up = changes.any_up || !is_up(old);
       changes.any_room = changes.any_room || (!now.full && (!is_up(old) || old->full));
       if (!is_up(old) || now.session != old->session) changes.came.push_back(now.id);

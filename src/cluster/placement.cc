@@ -112,11 +112,16 @@ bool ShareDomain(const NodeInfo& a, const NodeInfo& b) {
   return a.id == b.id || (!a.domain.empty() && a.domain == b.domain);
 }
 
-// What is chosen for one digest beside the nodes that have it.
+bool IsAmong(const std::vector<const NodeInfo*>& nodes, const NodeInfo& node) {
+  return std::any_of(nodes.begin(), nodes.end(), [&](const NodeInfo* one) { return one->id == node.id; });
+}
+
+// What is chosen for one digest, of the nodes that may be, beside those that have it.
+template <typename MayBe>
 class Chosen {
  public:
-  Chosen(const View& view, uint64_t word, const std::vector<const NodeInfo*>& have, const std::optional<NodeId>& except)
-      : view_(view), word_(word), have_(have), except_(except) {}
+  Chosen(const View& view, uint64_t word, const std::vector<const NodeInfo*>& have, MayBe may_be)
+      : view_(view), word_(word), have_(have), may_be_(std::move(may_be)) {}
 
   // The nearest node of each domain in which nobody has it; the nearest domains first.
   void AddOfOtherDomains(size_t count) {
@@ -139,19 +144,15 @@ class Chosen {
     Nearest nearest(count - nodes_.size());
     Scan(view_, word_, nearest, [&](const Ranked& ranked) {
       const NodeInfo& node = view_.nodes[ranked.candidate->node];
-      if (node.takes_chunks() && node.id != except_ && !Has(nodes_, node) && !Has(have_, node))
-        offer(nearest, ranked, node);
+      if (may_be_(node) && !IsAmong(nodes_, node) && !IsAmong(have_, node)) offer(nearest, ranked, node);
     });
     for (const Ranked& ranked : nearest.ranked()) nodes_.push_back(&view_.nodes[ranked.candidate->node]);
-  }
-  static bool Has(const std::vector<const NodeInfo*>& nodes, const NodeInfo& node) {
-    return std::any_of(nodes.begin(), nodes.end(), [&](const NodeInfo* one) { return one->id == node.id; });
   }
 
   const View& view_;
   const uint64_t word_;
   const std::vector<const NodeInfo*>& have_;
-  const std::optional<NodeId>& except_;
+  const MayBe may_be_;
   std::vector<const NodeInfo*> nodes_;
 };
 
@@ -211,9 +212,22 @@ const NodeInfo* Home(const View& view, const Digest& digest) {
 std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
                                          const std::vector<const NodeInfo*>& have, size_t count, NewDomains new_domains,
                                          const std::optional<NodeId>& except) {
-  Chosen chosen(view, WordOf(digest), have, except);
+  Chosen chosen(view, WordOf(digest), have,
+                [&](const NodeInfo& node) { return node.takes_chunks() && node.id != except; });
   chosen.AddOfOtherDomains(count);
   if (new_domains == NewDomains::kFirst) chosen.AddOfAnyDomain(count);
+  return std::move(chosen).Nodes();
+}
+
+std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const std::vector<const NodeInfo*>& have,
+                                     size_t copies, TargetsAmong among) {
+  const std::vector<const NodeInfo*> none;
+  Chosen chosen(view, WordOf(digest), none, [&](const NodeInfo& node) {
+    const bool may_get_it = among == TargetsAmong::kAll && !node.full;
+    return node.weight > 0 && (may_get_it || IsAmong(have, node));
+  });
+  chosen.AddOfOtherDomains(copies);
+  chosen.AddOfAnyDomain(copies);
   return std::move(chosen).Nodes();
 }
 

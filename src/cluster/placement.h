@@ -36,6 +36,13 @@ std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
                                          const std::vector<const NodeInfo*>& have, size_t count,
                                          NewDomains new_domains = NewDomains::kFirst,
                                          const std::optional<NodeId>& except = std::nullopt);
+// The `copies` nodes that should have the chunk, of which those of `have` have it now: the first of the order that are
+// of weight above 0, and not full or have it already; no two of one failure domain as long as there are domains enough.
+// Nodes that are down are expected back, and keep their places. Fewer when there are not enough nodes. kHolders: of
+// those of `have` alone.
+enum class TargetsAmong { kAll, kHolders };
+std::vector<const NodeInfo*> Targets(const View& view, const Digest& digest, const std::vector<const NodeInfo*>& have,
+                                     size_t copies, TargetsAmong among = TargetsAmong::kAll);
 // In how many failure domains the nodes are.
 size_t DomainCount(const std::vector<const NodeInfo*>& nodes);
 

@@ -24,18 +24,23 @@ constexpr std::chrono::nanoseconds kLookEvery = std::chrono::hours(1);
 constexpr std::chrono::nanoseconds kPausePerQuestion{20'000};  // 50,000 chunks a second are asked about at most
 constexpr std::chrono::seconds kRepairRetryInterval{2};
 constexpr std::chrono::seconds kRepairRetryIntervalMax{160};
+constexpr std::chrono::seconds kSurplusLookInterval{30};
 
 }  // namespace
 
 Repair::Repair(const Parts& parts, uint64_t bytes_per_second_max)
     : parts_(parts),
       self_(parts.membership.self()),
-      bytes_per_second_max_(std::max<uint64_t>(1, bytes_per_second_max)) {
+      bytes_per_second_max_(std::max<uint64_t>(1, bytes_per_second_max)),
+      rebalance_({parts.local, parts.commit, parts.membership, parts.reachability, parts.caller, parts.reads,
+                  parts.replicator, parts.copies, parts.confirm_timeout, parts.stored_bytes},
+                 bytes_per_second_max_) {
   thread_ = std::thread([this] { Run(); });
 }
 
 void Repair::Stop() {
   stop_.request_stop();
+  rebalance_.Hold(true);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -46,9 +51,17 @@ void Repair::Kick(Depth depth) {
 }
 
 void Repair::Hold(bool hold) {
+  {
+    MutexLock lock(mutex_);
+    is_held_ = hold;
+    wake_.NotifyAll();
+  }
+  rebalance_.Hold(hold);
+}
+
+bool Repair::IsCalled() {
   MutexLock lock(mutex_);
-  is_held_ = hold;
-  wake_.NotifyAll();
+  return is_held_ || kicked_.has_value() || context_.IsStopped();
 }
 
 bool Repair::AwaitRelease() {
@@ -64,7 +77,8 @@ bool Repair::AwaitRelease() {
 
 Repair::Progress Repair::progress() const {
   MutexLock lock(mutex_);
-  return {chunks_left_.load(), missing_copies_.load(), bytes_total_.load(), phase_, has_looked_};
+  return {chunks_left_.load() + rebalance_.chunks_left(), missing_copies_.load(),
+          bytes_total_.load() + rebalance_.bytes_moved(), phase_, has_looked_};
 }
 
 void Repair::SetPhase(const char* phase) {
@@ -76,6 +90,11 @@ void Repair::SetPhase(const char* phase) {
 // take chunks, and more and more rarely, when it does not help.
 void Repair::Tick(Clock::time_point now) {
   if (parts_.needs.updates_dropped.exchange(false)) Kick(Depth::kHolders);
+  if (parts_.needs.surplus && now - looked_for_surplus_at_ >= kSurplusLookInterval) {
+    parts_.needs.surplus = false;
+    looked_for_surplus_at_ = now;
+    Kick(Depth::kHolders);
+  }
   const uint64_t count = parts_.needs.count();
   if (count == 0) retry_ = {};
   if (count == 0 || now - retry_.kicked_at < retry_.interval) return;
@@ -107,7 +126,13 @@ void Repair::Run() {
       if (context_.IsStopped()) return;
       depth = std::exchange(kicked_, std::nullopt).value_or(depth);
     }
-    const bool ok = RunOnce(depth);
+    bool ok = RunOnce(depth);
+    if (ok && depth == Depth::kHolders) {
+      SetPhase("rebalancing");
+      const Rebalance::Outcome rebalanced = rebalance_.Run(context_, [this] { return IsCalled(); });
+      ok = rebalanced.is_complete;
+      if (rebalanced.has_changed) pause = kRepairAgainAfter;
+    }
     SetPhase("");
     if (!ok) {
       look_at = Clock::Now() + pause;

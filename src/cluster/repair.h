@@ -5,6 +5,8 @@
 // Each node goes through the lists of holders that it keeps, and asks those that they name whether they have the
 // chunks. Of the holders of a chunk that are left, the first in the chunk's order that is up makes the copies. It also
 // tells the chunk's home, when that has changed, who holds it.
+//
+// Once no copies are missing it rebalances (cluster/rebalance.h).
 #pragma once
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <thread>
 
 #include "base/context.h"
+#include "cluster/rebalance.h"
 #include "cluster/repair_needs.h"
 #include "cluster/replicator.h"
 
@@ -35,6 +38,7 @@ class Repair {
     RepairNeeds& needs;
     size_t copies;
     std::chrono::milliseconds confirm_timeout;
+    std::function<std::optional<StoredBytes>(const Context&)> stored_bytes;  // as of Rebalance
   };
   Repair(const Parts& parts, uint64_t bytes_per_second_max);
   ~Repair() { Stop(); }
@@ -43,7 +47,7 @@ class Repair {
   // kLists: what the lists say is taken as true. kHolders: who is named is asked.
   enum class Depth { kLists, kHolders };
   void SetRate(uint64_t bytes_per_second_max) { bytes_per_second_max_ = std::max<uint64_t>(1, bytes_per_second_max); }
-  // Copies nothing from now on, or does again. Any thread; does not block.
+  // Copies and frees nothing from now on, or does again. Any thread; waits until nothing is being freed.
   void Hold(bool hold);
   // Goes through the lists once more. Any thread; does not block.
   void Kick(Depth depth);
@@ -72,7 +76,8 @@ class Repair {
     Holders denied;  // said that they have it not
   };
   void Run();
-  bool RunOnce(Depth depth);  // false: to be done again, for something failed
+  bool IsCalled() EXCLUDES_LOCK(mutex_);  // from rebalancing to other things
+  bool RunOnce(Depth depth);              // false: to be done again, for something failed
   bool Scan(Depth depth, std::vector<Todo>* todo, size_t* short_count);
   std::vector<Finding> Look(const std::vector<HolderEntry>& entries);
   // Adds to the findings what the nodes say, and to `silent` those that did not answer; these are asked no more.
@@ -90,6 +95,7 @@ class Repair {
   const Parts parts_;
   const NodeId self_;
   std::atomic<uint64_t> bytes_per_second_max_;
+  Rebalance rebalance_;
   std::atomic<uint64_t> chunks_left_{0}, missing_copies_{0}, bytes_total_{0};
   std::stop_source stop_;
   const Context context_{stop_.get_token()};  // of the thread
@@ -100,6 +106,7 @@ class Repair {
     Clock::time_point kicked_at{};
     std::chrono::seconds interval{2};
   } retry_;
+  Clock::time_point looked_for_surplus_at_{};
 
   mutable Mutex mutex_;
   CondVar wake_;

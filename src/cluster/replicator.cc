@@ -256,6 +256,7 @@ void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& action
     PumpSoon(node);
   }
   if (actions.list_holders) parts_.commit.SetHolders(digest, actions.holders);
+  if (actions.list_holders && actions.holders.size() > options_.copies) parts_.needs.surplus = true;
   if (actions.end_claim) parts_.home.EndClaim(digest);
   if (actions.commit) ++late_commits_;
   if (actions.store) parts_.stores.Post([this, chunk] { Store(chunk); });

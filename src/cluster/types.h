@@ -42,7 +42,7 @@ struct NodeInfo {
   std::string address;  // HOST:PORT of its peer service
   std::string domain;   // failure domain; empty: the node is its own
   double weight = 1;    // its share of the chunks, in proportion; the capacity in TiB unless configured; 0: takes no
-                        // new ones, and keeps those that it has. Finite and not negative.
+                        // new ones, and gives away those that it has. Finite and not negative.
   NodeState state = NodeState::kDown;
   uint64_t session = 0;  // revision that made its session key, 0 when it has none
   bool full = false;     // takes no new chunks at present

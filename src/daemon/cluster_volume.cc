@@ -230,6 +230,7 @@ Status ClusterVolume::StartServing() {
       std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(config_.commit_wait_max_ms));
   options.repair_bytes_per_second_max = config_.repair_rate;
   if (credentials_ != nullptr) options.tls = credentials_->tls();
+  options.stored_bytes = [this](const Context& context) { return ReadStoredBytes(context); };
   options.answers = cluster_store_->answers();
   if (UsableCores() < kCoresForAll) options.writer_pause = kWriterPause;
   chunks_ = cluster::ClusterChunkStore::Create(storage_->chunks(), storage_->engine(), storage_->pool(), *membership_,

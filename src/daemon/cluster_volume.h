@@ -71,6 +71,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);
   NodeUsage OwnUsage() const;
+  std::optional<cluster::StoredBytes> ReadStoredBytes(const Context& context) const;  // nullopt: not known at present
   uint64_t SessionBegan() const;
   std::optional<fs::FileSystem::Parts::Space> SpaceOfAll();
   bool LacksCopies();

@@ -15,6 +15,7 @@ namespace cairnfs::daemon {
 namespace {
 
 constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
+constexpr auto kUsageWaitMax = std::chrono::seconds(5);
 constexpr const char* kOutText = "out";
 
 uint64_t WallClockSeconds() { return static_cast<uint64_t>(Clock::WallTime().seconds); }
@@ -61,6 +62,15 @@ NodeUsage ClusterVolume::OwnUsage() const {
   usage.told.set_repair_chunks_left(chunks.repair_chunks_left);
   usage.session_began_seconds = SessionBegan();
   return usage;
+}
+
+std::optional<cluster::StoredBytes> ClusterVolume::ReadStoredBytes(const Context& context) const {
+  if (!membership_->session().ok()) return std::nullopt;
+  const auto usages = ReadUsage(context.WithTimeout(kUsageWaitMax), *fenced_);
+  if (!usages.ok()) return std::nullopt;
+  cluster::StoredBytes stored;
+  for (const auto& [node, usage] : *usages) stored[node] = usage.told.stored_bytes();
+  return stored;
 }
 
 // For df: the space that all nodes tell, no newer than they tell it.

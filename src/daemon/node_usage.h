@@ -1,5 +1,5 @@
 // The usage that each node tells the others: space, missing copies, repair. Key `U` node-id of the shared store, under
-// the node's session. For people and dashboards; nothing is decided by it.
+// the node's session. For people and dashboards; and each node finds by it whether it has more than its share.
 #pragma once
 
 #include <functional>

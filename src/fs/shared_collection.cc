@@ -150,7 +150,7 @@ Status SharedCollection::MarkAndSweep(const Context& context, const Turn& turn, 
   progress.SetPhase("mark");
   // What is here, or known to lie elsewhere.
   CandidateSet live;
-  CAIRNFS_RETURN_IF_ERROR(local_.VisitChunks(context, [&](const Digest& digest) { live.Add(digest); }));
+  CAIRNFS_RETURN_IF_ERROR(local_.VisitChunks(context, [&](const Digest& digest, SegmentId) { live.Add(digest); }));
   CAIRNFS_RETURN_IF_ERROR(cluster::VisitHolders(engine_, [&](const Digest& digest) { live.Add(digest); }));
   live.Seal();
   const auto mark = [&](const Digest& digest) { live.Mark(digest); };

@@ -366,14 +366,15 @@ Status LocalChunkStore::SyncWithEngine() { return impl_->SyncWithEngine(); }
 void LocalChunkStore::Unpin(const Digest& digest) { impl_->index_.Unpin(digest); }
 
 void LocalChunkStore::BeginCollection() { impl_->index_.BeginRecording(); }
-Status LocalChunkStore::VisitChunks(const Context& context, const std::function<void(const Digest&)>& visit) {
+Status LocalChunkStore::VisitChunks(const Context& context,
+                                    const std::function<void(const Digest&, SegmentId)>& visit) {
   constexpr size_t kEntriesPerRead = 4096;
   std::string after;
   for (;;) {
     if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the look at the chunks was stopped");
     CAIRNFS_ASSIGN_OR_RETURN(auto entries, impl_->index_.ReadEntries(/*snapshot=*/nullptr, &after, kEntriesPerRead));
     if (entries.empty()) return {};
-    for (const ChunkIndex::Entry& entry : entries) visit(entry.digest);
+    for (const ChunkIndex::Entry& entry : entries) visit(entry.digest, entry.location.segment);
   }
 }
 

@@ -122,8 +122,9 @@ class LocalChunkStore final : public ChunkStore {
   void BeginCollection();
   Status Sweep(const Context& context, const LiveTest& live, const SweepOptions& options, SweepProgress& progress);
   void AbortCollection();
-  // Visits each chunk that is in the index. What is put meanwhile may be left out. kInterrupted: the context expired.
-  Status VisitChunks(const Context& context, const std::function<void(const Digest&)>& visit);
+  // Visits each chunk that is in the index, with the segment that it lies in now. What is put meanwhile may be left
+  // out. kInterrupted: the context expired.
+  Status VisitChunks(const Context& context, const std::function<void(const Digest&, SegmentId)>& visit);
   // Of each: it is not here, and nobody has asked for it since BeginCollection. Records nothing.
   std::vector<bool> AreUnknown(std::span<const Digest> digests);
   // Counts what Sweep would keep and remove; removes nothing. Ends recording. kInterrupted: the context

@@ -5,6 +5,8 @@
 namespace cairnfs::cluster {
 namespace {
 
+constexpr std::chrono::minutes kTwoLooks{2};  // in which copies that are too many are found
+
 TEST_F(ClusterChunkTest, ALostNodesCopiesAreMadeAnew) {
   AddNodes(4);
   const auto chunks = MakeChunks(1, 40);
@@ -57,8 +59,9 @@ TEST_F(ClusterChunkTest, WhatWasSavedWhileADomainWasAwayComesToItToo) {
   Start(*nodes_[4]);
   for (const TestChunk& chunk : chunks) {
     EXPECT_TRUE(Eventually([&] { return copies_in_b(chunk) >= 1; })) << chunk.digest.ToHex();
-    EXPECT_TRUE(Eventually([&] { return ListOf(*nodes_[0], chunk).size() >= 3; }));
-    EXPECT_EQ(CopiesOf(chunk) - static_cast<size_t>(copies_in_b(chunk)), 2U);
+    // And one of the others is too many then.
+    EXPECT_TRUE(Eventually([&] { return copies_in_b(chunk) == 1 && CopiesOf(chunk) == 2; }, kTwoLooks))
+        << chunk.digest.ToHex();
   }
 }
 
@@ -81,7 +84,9 @@ TEST_F(ClusterChunkTest, ADomainThatDoesNotAnswerCostsTheOthersNothing) {
   for (const TestChunk& chunk : chunks) {
     EXPECT_TRUE(Eventually([&] { return IsHere(*nodes_[3], chunk); })) << "it is tried again";
   }
-  ExpectCopies(chunks, 3);
+  for (const TestChunk& chunk : chunks) {
+    EXPECT_TRUE(Eventually([&] { return CopiesOf(chunk) == 2 && IsHere(*nodes_[3], chunk); }, kTwoLooks));
+  }
 }
 
 TEST_F(ClusterChunkTest, AHolderThatHasNotWhatItWasToGetIsNotCountedOn) {

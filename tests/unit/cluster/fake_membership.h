@@ -78,8 +78,16 @@ class FakeCluster {
 class FakeMembership final : public Membership {
  public:
   FakeMembership(FakeCluster& cluster, const NodeId& self) : cluster_(cluster), self_(self) {}
+  // As this node alone sees the nodes from now on; null: as all do.
+  void SetOwnView(ViewPtr view) {
+    MutexLock lock(mutex_);
+    own_view_ = std::move(view);
+  }
   const NodeId& self() const override { return self_; }
-  ViewPtr view() const override { return cluster_.view(); }
+  ViewPtr view() const override {
+    MutexLock lock(mutex_);
+    return own_view_ ? own_view_ : cluster_.view();
+  }
   std::shared_ptr<void> OnChange(std::function<void(const ViewPtr&)> changed) override {
     auto listener = cluster_.Subscribe(std::move(changed));
     return {nullptr, [this, listener](void*) { cluster_.Unsubscribe(listener); }};
@@ -102,6 +110,8 @@ class FakeMembership final : public Membership {
  private:
   FakeCluster& cluster_;
   const NodeId self_;
+  mutable Mutex mutex_;
+  ViewPtr own_view_ GUARDED_BY(mutex_);
 };
 
 }  // namespace cairnfs::cluster
