@@ -45,8 +45,11 @@ struct ClusterCommands {
   ClusterJoinCommand join;
   Target target;
   bool json = false;
-  std::string node, min_replicas;
+  std::string min_replicas;
   std::string token_life = "1h";
+  NodeDrainCommand drain;
+  NodeRemoveCommand remove;
+  ClusterWaitCommand wait;
 };
 
 void AddHostOptions(CLI::App& command, ClusterHostOptions& host) {
@@ -143,6 +146,11 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   AddTarget(*status, commands.target);
   status->add_flag("--json", commands.json, "print JSON");
   status->callback([&] { exit_code = RunClusterStatus(commands.target, commands.json); });
+  auto* wait = cluster->add_subcommand("wait", "wait until so many nodes are up");
+  wait->add_option("--nodes", commands.wait.nodes, "how many")->required();
+  wait->add_option("--timeout", commands.wait.timeout, "how long to wait for them (default 10min)");
+  AddTarget(*wait, commands.wait.target);
+  wait->callback([&] { exit_code = RunClusterWait(commands.wait); });
   AddClusterSet(*cluster, commands, exit_code);
 }
 
@@ -153,11 +161,20 @@ void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   AddTarget(*list, commands.target);
   list->add_flag("--json", commands.json, "print JSON");
   list->callback([&] { exit_code = RunNodeList(commands.target, commands.json); });
-  auto* forget = node->add_subcommand("forget", "take a node that is not coming back out of the cluster");
-  forget->add_option("NAME", commands.node, "its name, or its id, or how that begins")->required();
-  AddTarget(*forget, commands.target);
-  forget->add_flag("--json", commands.json, "print JSON");
-  forget->callback([&] { exit_code = RunNodeForget(commands.target, commands.node, commands.json); });
+  constexpr const char* kWhichNode = "its name, or its id, or how that begins";
+  auto* drain = node->add_subcommand("drain", "have a node give away what it has, so that it can be removed");
+  drain->add_option("NAME", commands.drain.node, kWhichNode)->required();
+  auto* cancel = drain->add_flag("--cancel", commands.drain.cancel, "take that back");
+  drain->add_flag("--no-wait", commands.drain.no_wait, "do not wait until it has nothing any more")->excludes(cancel);
+  AddTarget(*drain, commands.drain.target);
+  drain->add_flag("--json", commands.drain.json, "print JSON");
+  drain->callback([&] { exit_code = RunNodeDrain(commands.drain); });
+  auto* remove = node->add_subcommand("remove", "take a node that was drained, or is lost, out of the cluster");
+  remove->add_option("NAME", commands.remove.node, kWhichNode)->required();
+  remove->add_flag("--lost", commands.remove.lost, "also one that was not drained: its disk is lost");
+  AddTarget(*remove, commands.remove.target);
+  remove->add_flag("--json", commands.remove.json, "print JSON");
+  remove->callback([&] { exit_code = RunNodeRemove(commands.remove); });
 }
 
 // These too live as long as the parser refers to them.

@@ -3,21 +3,27 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <functional>
 #include <iostream>
 
 #include "admission/credentials.h"
+#include "base/clock.h"
+#include "base/printable.h"
 #include "cluster_output.h"
 #include "commands.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/exit_codes.h"
 #include "daemon/size_text.h"
 #include "output.h"
+#include "progress.h"
 
 namespace cairnfs::tools {
 namespace {
+
+constexpr std::chrono::seconds kLookEvery{1};
 
 Status Apply(std::string_view key, const std::string& value, daemon::Config& config) {
   return value.empty() ? Status() : daemon::ApplyKey(key, value, config);
@@ -79,6 +85,22 @@ int Show(const Target& target, const std::function<std::string(const control::Cl
   if (!report.ok()) return Fail(report.error());
   Print(text(*report));
   return daemon::kExitDone;
+}
+
+// Until the node has nothing any more; says how far it is.
+Status AwaitDrained(control::Client& client, const control::NodeReply& node, bool is_silent) {
+  ProgressLine line(!is_silent);
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(const control::ClusterReply report, client.GetCluster());
+    const auto found = std::ranges::find(report.nodes(), node.id(), &control::Node::id);
+    const std::string name = Printable(node.name());
+    if (found == report.nodes().end()) return MakeError(ErrorCode::kNotFound, name + " was removed");
+    if (found->drain() == "drained") return {};
+    if (found->drain().empty())
+      return MakeError(ErrorCode::kInterrupted, name + " is drained no more: somebody took it back");
+    line.Show(DrainText(*found));
+    Clock::SleepFor(kLookEvery);
+  }
 }
 
 }  // namespace
@@ -176,13 +198,60 @@ int RunSetMinReplicas(const Target& target, const std::string& number, bool json
   return daemon::kExitDone;
 }
 
-int RunNodeForget(const Target& target, const std::string& node, bool json) {
-  auto located = LocateDaemon(target);
+int RunNodeDrain(const NodeDrainCommand& command) {
+  auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());
-  auto forgotten = located->client.Forget(node);
-  if (!forgotten.ok()) return Fail(forgotten.error());
-  if (json) Print(ForgottenJson(*forgotten));
+  control::DrainNodeRequest request;
+  request.set_node(command.node);
+  request.set_cancel(command.cancel);
+  auto node = located->client.DrainNode(request);
+  if (!node.ok()) return Fail(node.error());
+  if (!command.cancel && !command.no_wait) {
+    if (const Status drained = AwaitDrained(located->client, *node, command.json); !drained.ok()) {
+      return Fail(drained.error());
+    }
+  }
+  const char* what = command.cancel ? "cancelled" : command.no_wait ? "draining" : "drained";
+  if (command.json) {
+    Print(NodeJson(*node, what));
+  } else if (!command.cancel && !command.no_wait) {
+    Print(fmt::format("{0} has nothing any more: unmount it there, then call cairnfs node remove {0}\n",
+                      Printable(node->name())));
+  }
   return daemon::kExitDone;
+}
+
+int RunNodeRemove(const NodeRemoveCommand& command) {
+  auto located = LocateDaemon(command.target);
+  if (!located.ok()) return Fail(located.error());
+  control::RemoveNodeRequest request;
+  request.set_node(command.node);
+  request.set_lost(command.lost);
+  auto removed = located->client.RemoveNode(request);
+  if (!removed.ok()) return Fail(removed.error());
+  if (command.json) Print(NodeJson(*removed, "removed"));
+  return daemon::kExitDone;
+}
+
+int RunClusterWait(const ClusterWaitCommand& command) {
+  auto located = LocateDaemon(command.target);
+  if (!located.ok()) return Fail(located.error());
+  const auto timeout_ms = daemon::ParseDurationMs(command.timeout);
+  if (!timeout_ms.ok()) return Fail(timeout_ms.error().WithContext("--timeout"));
+  const auto deadline = Clock::Now() + std::chrono::milliseconds(*timeout_ms);
+  ProgressLine line(true);
+  for (;;) {
+    auto report = located->client.GetCluster();
+    if (!report.ok()) return Fail(report.error());
+    const auto up = static_cast<uint64_t>(std::ranges::count(report->nodes(), "up", &control::Node::state));
+    if (up >= command.nodes) return daemon::kExitDone;
+    const std::string text = fmt::format("{} of {} nodes are up", up, command.nodes);
+    if (Clock::Now() >= deadline) {
+      return Fail(MakeError(ErrorCode::kUnavailable, fmt::format("after {} {}", command.timeout, text)));
+    }
+    line.Show(text);
+    Clock::SleepFor(kLookEvery);
+  }
 }
 
 }  // namespace cairnfs::tools

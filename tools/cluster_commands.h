@@ -40,6 +40,23 @@ int RunClusterStatus(const Target& target, bool json);
 // `number` as it was typed: 1 to copies, or "default" for all of them.
 int RunSetMinReplicas(const Target& target, const std::string& number, bool json);
 int RunNodeList(const Target& target, bool json);
-int RunNodeForget(const Target& target, const std::string& node, bool json);
+struct NodeDrainCommand {
+  Target target;
+  std::string node;
+  bool cancel = false, no_wait = false, json = false;
+};
+int RunNodeDrain(const NodeDrainCommand& command);
+struct NodeRemoveCommand {
+  Target target;
+  std::string node;
+  bool lost = false, json = false;
+};
+int RunNodeRemove(const NodeRemoveCommand& command);
+struct ClusterWaitCommand {
+  Target target;
+  uint64_t nodes = 0;
+  std::string timeout = "10min";
+};
+int RunClusterWait(const ClusterWaitCommand& command);
 
 }  // namespace cairnfs::tools

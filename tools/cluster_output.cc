@@ -95,7 +95,7 @@ bool IsLowered(const auto& reply) { return reply.min_replicas() < reply.copies()
 Row NodeRow(const control::Node& node) {
   auto of_usage = [&](auto text) { return node.has_usage() ? text(node.usage()) : std::string("-"); };
   return {(node.is_self() ? "* " : "  ") + Printable(node.name()),
-          node.state() + (node.full() ? ", full" : ""),
+          node.state() + (node.full() ? ", full" : "") + (node.drain().empty() ? "" : ", " + node.drain()),
           node.address(),
           node.domain().empty() ? "-" : Printable(node.domain()),
           fmt::format("{:.3g}", node.weight()),
@@ -187,8 +187,21 @@ std::string ClusterJson(const control::ClusterReply& reply) {
 
 std::string TokenJson(const control::TokenReply& token) { return JsonText(FieldsOf(token)); }
 
-std::string ForgottenJson(const control::ForgetReply& node) {
-  nlohmann::ordered_json json = {{"forgotten", true}};
+std::string DrainText(const control::Node& node) {
+  const std::string name = Printable(node.name());
+  if (node.state() != "up") return fmt::format("{} is {}: it goes on when that node is back", name, node.state());
+  if (!node.has_usage()) return name;
+  const control::UsageMessage& usage = node.usage();
+  const std::string stored = fmt::format("{} has {}", name, FormatSize(usage.stored_bytes()));
+  if (usage.repair_chunks_left() == 0 || usage.repair_chunks_per_second() <= 0) return stored;
+  const double seconds = static_cast<double>(usage.repair_chunks_left()) / usage.repair_chunks_per_second();
+  return fmt::format("{}; {} chunks left to copy, {}/s, about {} left", stored, usage.repair_chunks_left(),
+                     FormatSize(static_cast<uint64_t>(usage.repair_bytes_per_second())),
+                     DurationText(static_cast<uint64_t>(std::ceil(seconds))));
+}
+
+std::string NodeJson(const control::NodeReply& node, const char* what) {
+  nlohmann::ordered_json json = {{what, true}};
   json.update(FieldsOf(node));
   return JsonText(json);
 }

@@ -13,7 +13,10 @@ std::string ReplicasText(
     const control::SetMinReplicasReply& replicas);  // what `cairnfs cluster set min-replicas` prints
 std::string ReplicasJson(const control::SetMinReplicasReply& replicas);
 std::string TokenJson(const control::TokenReply& token);      // what `cairnfs cluster token --json` prints
-std::string ForgottenJson(const control::ForgetReply& node);  // what `cairnfs node forget --json` prints
+// How far a node that is drained has come, in one line.
+std::string DrainText(const control::Node& node);
+// What `cairnfs node drain --json` and `node remove --json` print: `what` was done with the node.
+std::string NodeJson(const control::NodeReply& node, const char* what);
 std::string NodesText(const control::ClusterReply& reply);
 std::string NodesJson(const control::ClusterReply& reply);
 

@@ -72,7 +72,14 @@ void ChunkServer::HandleConfirm(const PeerMessage& request, PeerServer::Respond 
   });
 }
 
+bool ChunkServer::IsDrained() const {
+  const ViewPtr view = parts_.membership.view();
+  const NodeInfo* self = view->Find(parts_.self);
+  return self != nullptr && self->is_drained();
+}
+
 PutAnswer ChunkServer::StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices) {
+  if (IsDrained()) return PutAnswer::kNoSpace;  // who sends it does not know it yet
   chunking::Digester digester;
   for (const io::Slice& slice : slices) digester.Update(slice.bytes());
   if (!chunking::Names(item.digest, digester.Finish())) return PutAnswer::kCorrupt;

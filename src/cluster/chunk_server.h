@@ -23,6 +23,7 @@ class ChunkServer final : public ChunkPeer {
     PeerClient& client;
     WireCounters& wire;
     TaskQueue& work;
+    Membership& membership;
     NodeId self;
     size_t copies;
   };
@@ -43,6 +44,7 @@ class ChunkServer final : public ChunkPeer {
   void HandlePut(const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
   void HandleGet(const PeerMessage& request, PeerServer::Respond respond);
   void StorePending(const std::vector<Digest>& digests);
+  bool IsDrained() const;  // this node
   void TakeUpdate(const PutItem& item);
   PutAnswer StoreReceived(const PutItem& item, const std::vector<io::Slice>& slices);
   void ReadWave(const std::shared_ptr<Serving>& serving);

@@ -66,6 +66,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(view_mutex_);
   void RunTicker(const Context& context);
   void LookWhetherFull();
+  void LookWhetherEmpty();
 
   store::LocalChunkStore& local_;
   kv::KvEngine& engine_;
@@ -89,7 +90,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   Mutex view_mutex_;
   ViewPtr last_view_ GUARDED_BY(view_mutex_);
   std::shared_ptr<void> view_subscription_;
-  bool is_full_ = false;  // of the ticker
+  bool is_full_ = false;      // of the ticker
+  uint64_t empty_drain_ = 0;  // the same: the drain under which this node had nothing at the last look
   std::stop_source stop_;
   std::thread ticker_;
   TaskQueue stores_{"cairn-put", 2, TaskQueue::Priority::kBackground};  // these may wait for this node's disk
@@ -118,7 +120,8 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       replicator_(
           {local, pool, membership, reachability_, commit_, home_, caller_, reads_, pins_, needs_, stores_, work_},
           options),
-      server_({local, commit_, home_, replicator_, reads_, needs_, client_, wire_, work_, self_, options.copies}),
+      server_({local, commit_, home_, replicator_, reads_, needs_, client_, wire_, work_, membership, self_,
+               options.copies}),
       last_view_(membership.view()) {
   // Its thread may use the queues, which are made last.
   repair_ = std::make_unique<Repair>(
@@ -265,6 +268,17 @@ void ClusterChunkStoreImpl::LookWhetherFull() {
   membership_.SetFull(is_full_);
 }
 
+// Once others see the node drained it gets nothing any more: those that do not yet are refused.
+void ClusterChunkStoreImpl::LookWhetherEmpty() {
+  const ViewPtr view = membership_.view();
+  const NodeInfo* self = view->Find(self_);
+  const uint64_t drain = self != nullptr ? self->drain : 0;
+  const bool is_empty = drain != 0 && replicator_.IsIdle() && local_.Stats().chunk_count == 0;
+  // What was under way when the others learnt of it has ended by the next look.
+  const bool was_empty = std::exchange(empty_drain_, is_empty ? drain : 0) != 0;
+  if (is_empty == was_empty) membership_.SetEmpty(is_empty, drain);
+}
+
 void ClusterChunkStoreImpl::RunTicker(const Context& context) {
   pthread_setname_np(pthread_self(), "cairn-tick");
   auto slow_at = Clock::Now();
@@ -276,6 +290,7 @@ void ClusterChunkStoreImpl::RunTicker(const Context& context) {
     if (now < slow_at) continue;
     slow_at = now + kSlowTickInterval;
     LookWhetherFull();
+    LookWhetherEmpty();
     repair_->Tick(now);
     if (commit_.uncommitted_count() > kUncommittedMax) commit_.Commit([](const Status&) {});
   }

@@ -16,6 +16,14 @@ uint64_t RandomU64() {
 
 Error Invalid(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
 
+Error NoSuchNode(const NodeId& id) { return MakeError(ErrorCode::kNotFound, "there is no node " + id.ToHex()); }
+
+Error NotDrained(const NodeId& id) {
+  return Invalid("node " + id.ToHex() +
+                 " has not given away what it has: mount it and call cairnfs node drain; if its disk is lost, cairnfs "
+                 "node remove --lost");
+}
+
 Status CheckOptions(const MembershipOptions& options) {
   const NodeInfo& self = options.self;
   if (self.id == NodeId()) return Invalid("a node's id must not be all zero");
@@ -91,25 +99,61 @@ void MembershipImpl::SetFull(bool full) {
   wake_.NotifyAll();
 }
 
-Status MembershipImpl::Forget(const NodeId& id) {
+void MembershipImpl::SetEmpty(bool empty, uint64_t drain) {
+  MutexLock lock(mutex_);
+  if (is_empty_ == empty && empty_drain_ == drain) return;
+  is_empty_ = empty;
+  empty_drain_ = drain;
+  wakes_ = true;
+  wake_.NotifyAll();
+}
+
+Status MembershipImpl::SetDrain(const NodeId& id, Drain drain) {
   for (int attempt = 1;; attempt++) {
     CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
-    const std::vector<kv::KvSpan> spans{{KeyOf(MemberKey::kNode, id), "", 0}, {SessionKey(id), "", 0}};
+    const std::vector<kv::KvSpan> spans{{KeyOf(MemberKey::kNode, id), "", 0}, {KeyOf(MemberKey::kDrain, id), "", 0}};
     CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context_, spans));
-    if (!snapshot.ranges[1].entries.empty()) {
-      return MakeError(ErrorCode::kBusy, "node " + id.ToHex() + " is up: stop its daemon first");
-    }
-    if (snapshot.ranges[0].entries.empty()) {
-      return MakeError(ErrorCode::kNotFound, "there is no node " + id.ToHex());
-    }
+    if (snapshot.ranges[0].entries.empty()) return NoSuchNode(id);
+    const bool is_drained = !snapshot.ranges[1].entries.empty();
+    if (is_drained == (drain == Drain::kBegin)) return {};
     kv::Transaction transaction;
     transaction.IfRevision(own.key, own.revision);
-    transaction.IfRevision(KeyOf(MemberKey::kNode, id), snapshot.ranges[0].entries[0].revision);
+    transaction.IfExists(KeyOf(MemberKey::kNode, id));
+    if (drain == Drain::kBegin) {
+      transaction.IfAbsent(KeyOf(MemberKey::kDrain, id)).Put(KeyOf(MemberKey::kDrain, id), DrainRecord().Encode());
+    } else {
+      transaction.Delete(KeyOf(MemberKey::kDrain, id));
+    }
+    const Result<uint64_t> revision = store_.Commit(context_, transaction);
+    if (revision.ok()) return {};
+    if (revision.error().code != ErrorCode::kConflict || attempt == kMemberAttemptsMax) return revision.error();
+  }
+}
+
+Status MembershipImpl::Remove(const NodeId& id, Removal removal) {
+  for (int attempt = 1;; attempt++) {
+    CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
+    const std::vector<kv::KvSpan> spans{
+        {KeyOf(MemberKey::kNode, id), "", 0}, {SessionKey(id), "", 0}, {KeyOf(MemberKey::kDrain, id), "", 0}};
+    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context_, spans));
+    const auto& node = snapshot.ranges[0].entries;
+    const auto& drain = snapshot.ranges[2].entries;
+    if (node.empty()) return NoSuchNode(id);
+    if (!snapshot.ranges[1].entries.empty()) {
+      return MakeError(ErrorCode::kBusy, "node " + id.ToHex() + " is up: unmount it first");
+    }
+    const Result<DrainRecord> drained = drain.empty() ? DrainRecord() : DrainRecord::Decode(drain[0].value);
+    if (removal == Removal::kDrained && (!drained.ok() || !drained->is_empty)) return NotDrained(id);
+    kv::Transaction transaction;
+    transaction.IfRevision(own.key, own.revision);
+    transaction.IfRevision(KeyOf(MemberKey::kNode, id), node[0].revision);
+    transaction.IfRevision(KeyOf(MemberKey::kDrain, id), drain.empty() ? 0 : drain[0].revision);
     transaction.IfAbsent(SessionKey(id));
-    for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kAdmitted}) {
+    for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain,
+                           MemberKey::kAdmitted}) {
       transaction.Delete(KeyOf(kind, id));
     }
-    Result<uint64_t> revision = store_.Commit(context_, transaction);
+    const Result<uint64_t> revision = store_.Commit(context_, transaction);
     if (revision.ok()) return {};
     if (revision.error().code != ErrorCode::kConflict || attempt == kMemberAttemptsMax) return revision.error();
   }

@@ -97,8 +97,17 @@ class Membership {
 
   // Tells the others that this node takes no new chunks, or takes them again. Asynchronous.
   virtual void SetFull(bool full) = 0;
-  // Removes a node that is not coming back, from any node: kNotFound, kBusy while it is up.
-  virtual Status Forget(const NodeId& id) = 0;
+  // Has a node give away what it has, or takes that back; until then, over restarts, its weight is 0. Of any node.
+  // kNotFound.
+  enum class Drain { kBegin, kCancel };
+  virtual Status SetDrain(const NodeId& id, Drain drain) = 0;
+  // This node, as it was drained at that revision, has nothing any more and takes nothing; or has something.
+  // Asynchronous.
+  virtual void SetEmpty(bool empty, uint64_t drain) = 0;
+  // Removes a node, from any node: kNotFound, kBusy while it is up. kDrained: kInvalidArgument unless it was drained
+  // and has said that it is empty. kLost: what it alone has is lost.
+  enum class Removal { kDrained, kLost };
+  virtual Status Remove(const NodeId& id, Removal removal) = 0;
   // For a start that comes to nothing: where Join registered this node, which was not known before, the destructor
   // removes it again, unless the session is lost or the store does not answer. REQUIRES (unchecked): nothing is stored
   // on it.

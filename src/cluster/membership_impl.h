@@ -47,7 +47,9 @@ class MembershipImpl final : public Membership {
   Status Rejoin() override;
   void ReportLost(const Session& session, const Loss& loss) override { Lose(session.number, loss); }
   void SetFull(bool full) override;
-  Status Forget(const NodeId& id) override;
+  Status SetDrain(const NodeId& id, Drain drain) override;
+  void SetEmpty(bool empty, uint64_t drain) override;
+  Status Remove(const NodeId& id, Removal removal) override;
   void ForgetAtEnd() override { forgets_at_end_ = true; }
   MembershipStats stats() const override;
 
@@ -91,6 +93,7 @@ class MembershipImpl final : public Membership {
   void DoChores(const std::optional<Session>& session, std::chrono::nanoseconds passed);
   // Each of them may wait for the store for long: the end waits for one at most.
   void ApplyFull(const Session& session);
+  void ApplyEmpty(const Session& session);
   void CountDown(const Session& session, std::chrono::nanoseconds passed);
   void MarkOut(const Session& session, const NodeInfo& node);
 
@@ -126,6 +129,8 @@ class MembershipImpl final : public Membership {
   CondVar wake_;
   bool wakes_ GUARDED_BY(mutex_) = false;  // the next Tick is due now
   bool full_wanted_ GUARDED_BY(mutex_) = false;
+  bool is_empty_ GUARDED_BY(mutex_) = false;
+  uint64_t empty_drain_ GUARDED_BY(mutex_) = 0;  // revision of the drain for which `is_empty_` was found
   bool must_reread_ GUARDED_BY(mutex_) = false;
   NodeTable table_ GUARDED_BY(mutex_);
   bool is_rereading_ GUARDED_BY(mutex_) = false;

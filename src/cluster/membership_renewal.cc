@@ -71,6 +71,8 @@ void MembershipImpl::DoChores(const std::optional<Session>& session, nanoseconds
   if (!session || context_.IsStopped()) return;
   ApplyFull(*session);
   if (context_.IsStopped()) return;
+  ApplyEmpty(*session);
+  if (context_.IsStopped()) return;
   if (std::exchange(counted_session_, session->number) != session->number) down_for_.clear();
   CountDown(*session, passed);
 }
@@ -118,6 +120,24 @@ void MembershipImpl::ApplyFull(const Session& session) {
   }
   full_session_ = session.number;
   full_told_ = wanted;
+}
+
+void MembershipImpl::ApplyEmpty(const Session& session) {
+  bool is_empty;
+  uint64_t drain;
+  {
+    MutexLock lock(mutex_);
+    is_empty = is_empty_;
+    drain = empty_drain_;
+    const NodeInfo* self = view_->Find(options_.self.id);
+    if (drain == 0 || self == nullptr || self->drain != drain || self->is_empty == is_empty) return;
+  }
+  kv::Transaction transaction;
+  transaction.IfRevision(session.key, session.revision);
+  transaction.IfRevision(Key(MemberKey::kDrain), drain);
+  transaction.Put(Key(MemberKey::kDrain), DrainRecord{is_empty}.Encode());
+  if (!store_.Commit(context_, transaction).ok()) return;  // it was taken back, or is tried again next time
+  if (is_empty) spdlog::info("this node was drained, and has nothing any more");
 }
 
 void MembershipImpl::CountDown(const Session& session, nanoseconds passed) {

@@ -14,6 +14,13 @@ std::optional<NodeRecord> DecodeOrWarn(const NodeId& id, std::string_view value)
   return std::nullopt;
 }
 
+// One that does not decode is of a node that has not given everything away.
+std::optional<DrainRecord> DrainOf(const std::optional<std::string>& value) {
+  if (!value) return std::nullopt;
+  const auto drain = DrainRecord::Decode(*value);
+  return drain.ok() ? *drain : DrainRecord();
+}
+
 }  // namespace
 
 void NodeTable::Reset(const kv::KvRange& range) {
@@ -39,6 +46,10 @@ void NodeTable::Set(const std::string& key, const std::optional<std::string>& va
     case MemberKey::kFull: row.full = value.has_value(); break;
     case MemberKey::kOut: row.out = value.has_value(); break;
     case MemberKey::kAdmitted: break;  // who may come, and not who is here
+    case MemberKey::kDrain:
+      row.drain = DrainOf(value);
+      row.drain_revision = value ? revision : 0;
+      break;
   }
   if (row.IsEmpty()) rows_.erase(parsed->id);
 }
@@ -58,7 +69,9 @@ ViewPtr NodeTable::MakeView() const {
     node.name = row.record->name;
     node.address = row.record->address;
     node.domain = row.record->domain;
-    node.weight = row.record->weight;
+    node.weight = row.drain ? 0 : row.record->weight;
+    node.drain = row.drain_revision;
+    node.is_empty = row.drain && row.drain->is_empty;
     node.session = row.session;
     node.full = row.full;
     node.state = row.session != 0 ? NodeState::kUp : row.out ? NodeState::kOut : NodeState::kDown;

@@ -28,7 +28,9 @@ class NodeTable {
     uint64_t session = 0;
     bool full = false;
     bool out = false;
-    bool IsEmpty() const { return !record && session == 0 && !full && !out; }
+    std::optional<DrainRecord> drain;
+    uint64_t drain_revision = 0;
+    bool IsEmpty() const { return !record && session == 0 && !full && !out && !drain; }
   };
   void Set(const std::string& key, const std::optional<std::string>& value, uint64_t revision);
 

@@ -10,8 +10,10 @@ namespace {
 
 constexpr size_t kChunksPerLook = 1024;
 constexpr std::chrono::seconds kDeliverTimeout{20};  // the receiver syncs before it answers
-// Each time that chunks are freed all of the index is read.
-constexpr size_t kFreedAtOnceMax = 64 * 1024;
+// Each time that chunks are freed all of the index is read: one in so many of this node's at once, within bounds.
+constexpr uint64_t kShareFreedAtOnce = 32;
+constexpr uint64_t kFreedAtOnceMin = 4 * 1024;
+constexpr uint64_t kFreedAtOnceMax = 64 * 1024;
 // Of the segments of a node without room, so many are emptied at once, or one of so many.
 constexpr size_t kSegmentsEmptiedMin = 4;
 constexpr size_t kShareOfSegmentsEmptied = 16;
@@ -164,7 +166,8 @@ void Rebalance::Look(Pass& pass, const std::vector<Digest>& digests) {
       pass.outcome.is_complete = false;
     }
   }
-  if (pass.surplus.size() >= kFreedAtOnceMax) Free(pass);
+  const uint64_t at_once = parts_.local.Stats().chunk_count / kShareFreedAtOnce;
+  if (pass.surplus.size() >= std::clamp(at_once, kFreedAtOnceMin, kFreedAtOnceMax)) Free(pass);
   static_cast<void>(pass.context.Sleep(kPausePerLook * digests.size()));
 }
 

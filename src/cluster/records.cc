@@ -88,6 +88,17 @@ Error NotAdmitted(const NodeId& id) {
                        "a new token (cairnfs cluster token)");
 }
 
+std::string DrainRecord::Encode() const { return Encoder().U8(kRecordVersion).U8(is_empty ? 1 : 0).Take(); }
+
+Result<DrainRecord> DrainRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  const uint8_t version = decoder.U8();
+  const uint8_t is_empty = decoder.U8();
+  if (auto error = FramingError("drain record", version, decoder)) return *error;
+  if (is_empty > 1) return Corrupt("drain record", "it is neither empty nor not");
+  return DrainRecord{is_empty == 1};
+}
+
 std::string KeyOf(MemberKey kind, const NodeId& id) {
   return Encoder().U8(kMembers).U8(static_cast<uint8_t>(kind)).Text(id.AsKey()).Take();
 }
@@ -103,7 +114,8 @@ std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key) {
     case MemberKey::kSession:
     case MemberKey::kFull:
     case MemberKey::kOut:
-    case MemberKey::kAdmitted: return ParsedMemberKey{kind, *id};
+    case MemberKey::kAdmitted:
+    case MemberKey::kDrain: return ParsedMemberKey{kind, *id};
   }
   return std::nullopt;
 }

@@ -5,6 +5,7 @@
 //   M F <node id>   the node takes no new chunks, under the session's lease
 //   M O <node id>   the node is out
 //   M A <node id>   the node was given a certificate, in a cluster that has them: without this key it may not come back
+//   M D <node id>   the node is to give away what it has, and then has nothing
 //
 // All lie in one range, so that one watch tells of all of them in the order in which they happened.
 #pragma once
@@ -41,7 +42,13 @@ struct OutRecord {
   static Result<OutRecord> Decode(std::string_view value);
 };
 
-enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O', kAdmitted = 'A' };
+struct DrainRecord {
+  bool is_empty = false;  // the node has found that it has nothing any more, and takes nothing
+  std::string Encode() const;
+  static Result<DrainRecord> Decode(std::string_view value);
+};
+
+enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O', kDrain = 'D', kAdmitted = 'A' };
 
 std::string KeyOf(MemberKey kind, const NodeId& id);
 // Who depends on another node's session (its locks, its delegations) compares this key with NodeInfo::session.

@@ -227,6 +227,11 @@ bool Replicator::HasAwaited() {
   return pending_.awaited_bytes() > 0;
 }
 
+bool Replicator::IsIdle() {
+  MutexLock lock(mutex_);
+  return pending_.all().empty();
+}
+
 void Replicator::AddTo(ClusterChunkStats& stats) const {
   stats.sent_bytes_total += sent_bytes_.load(std::memory_order_relaxed);
   stats.new_in_cluster_bytes_total = new_bytes_.load(std::memory_order_relaxed);

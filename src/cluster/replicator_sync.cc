@@ -62,6 +62,10 @@ Status Replicator::AwaitPoint(const SyncCall& call, SyncPoint& point) {
 
 Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoint::Scope scope,
                                                 SyncPoint::Unreadable unreadable) {
+  // A node that is drained keeps nothing: what is saved there lies on others only.
+  const ViewPtr view = parts_.membership.view();
+  const NodeInfo* self = view->Find(self_);
+  if (self != nullptr && self->is_drained()) scope = SyncPoint::Scope::kCopies;
   const SyncCall call{context.WithTimeout(options_.sync_wait_max), Clock::Now(),
                       options_.answers ? options_.answers->ended() : std::stop_token()};
   std::optional<SyncPoint> point;

@@ -44,8 +44,11 @@ struct NodeInfo {
   double weight = 1;    // its share of the chunks, in proportion; the capacity in TiB unless configured; 0: takes no
                         // new ones, and gives away those that it has. Finite and not negative.
   NodeState state = NodeState::kDown;
-  uint64_t session = 0;  // revision that made its session key, 0 when it has none
-  bool full = false;     // takes no new chunks at present
+  uint64_t session = 0;   // revision that made its session key, 0 when it has none
+  bool full = false;      // takes no new chunks at present
+  uint64_t drain = 0;     // revision that says that it is to give away what it has, and has weight 0; 0: it is not
+  bool is_empty = false;  // it is drained, and has nothing any more
+  bool is_drained() const { return drain != 0; }
   bool takes_chunks() const { return state == NodeState::kUp && !full && weight > 0; }
 };
 

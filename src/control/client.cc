@@ -164,11 +164,15 @@ Result<ClusterReply> Client::GetCluster() {
   return reply;
 }
 
-Result<ForgetReply> Client::Forget(const std::string& node) {
-  ForgetRequest request;
-  request.set_node(node);
-  ForgetReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Forget, request, reply, 60));
+Result<NodeReply> Client::DrainNode(const DrainNodeRequest& request) {
+  NodeReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::DrainNode, request, reply, 60));
+  return reply;
+}
+
+Result<NodeReply> Client::RemoveNode(const RemoveNodeRequest& request) {
+  NodeReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::RemoveNode, request, reply, 60));
   return reply;
 }
 

@@ -38,8 +38,9 @@ class Client {
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
   Result<std::optional<CheckReply>> Check(const std::function<void(const CheckProgress&)>& on_progress);
   Result<ClusterReply> GetCluster();
-  Result<ForgetReply> Forget(const std::string& node);
   Result<TokenReply> MakeToken(std::chrono::seconds life);
+  Result<NodeReply> DrainNode(const DrainNodeRequest& request);
+  Result<NodeReply> RemoveNode(const RemoveNodeRequest& request);
   // Asks what the kernel is to be told, has `tell_kernel` do so, and has the daemon take its own part. Where that
   // fails, `take_back` undoes what the kernel was told.
   Status Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,

@@ -329,11 +329,20 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Forget(grpc::ServerContext*, const ForgetRequest* request, ForgetReply* reply) override {
+  grpc::Status DrainNode(grpc::ServerContext* context, const DrainNodeRequest* request, NodeReply* reply) override {
     if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    auto forgotten = options_.cluster->Forget(request->node());
-    if (!forgotten.ok()) return rpc::ToGrpc(forgotten.error());
-    *reply = *std::move(forgotten);
+    const CallWatch::Call running(calls_, *context);
+    auto drained = options_.cluster->Drain(running.wanted(), *request);
+    if (!drained.ok()) return rpc::ToGrpc(drained.error());
+    *reply = *std::move(drained);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status RemoveNode(grpc::ServerContext*, const RemoveNodeRequest* request, NodeReply* reply) override {
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    auto removed = options_.cluster->Remove(*request);
+    if (!removed.ok()) return rpc::ToGrpc(removed.error());
+    *reply = *std::move(removed);
     return grpc::Status::OK;
   }
 

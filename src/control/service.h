@@ -20,10 +20,12 @@ class ClusterControl {
   virtual ~ClusterControl() = default;
   virtual ClusterActivity Activity() const = 0;                     // at no cost
   virtual Result<ClusterReply> Report(const Context& context) = 0;  // asks the shared store
-  // By name or id in hex. kNotFound; kInvalidArgument: several have that name; kBusy: it is up.
-  virtual Result<ForgetReply> Forget(const std::string& node) = 0;
   // A token that is good for `life`. kInvalidArgument: no host joins by this one. kExhausted: too many are out.
   virtual Result<TokenReply> MakeToken(std::chrono::seconds life) = 0;
+  // By name or id in hex. kNotFound; kInvalidArgument: several have that name. Drain: also where too few nodes are
+  // left; kNoSpace: they have no room for what it has. Remove: kInvalidArgument, it was not drained; kBusy: it is up.
+  virtual Result<NodeReply> Drain(const Context& context, const DrainNodeRequest& request) = 0;
+  virtual Result<NodeReply> Remove(const RemoveNodeRequest& request) = 0;
   // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
   // Nothing is set once the context has expired.
   virtual Result<SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) = 0;

@@ -17,6 +17,7 @@
 #include "daemon/cluster_setup.h"
 #include "daemon/dedup.h"
 #include "daemon/network.h"
+#include "daemon/size_text.h"
 #include "daemon/volume.h"
 
 namespace cairnfs::daemon {
@@ -47,6 +48,13 @@ std::string PlaceOf(const DataDirectory& directory) {
   struct stat found {};
   if (stat(directory.path().c_str(), &found) != 0) return {};
   return fmt::format("{} {:x}:{:x}", cluster::PlaceOfThisKernel(), found.st_dev, found.st_ino);
+}
+
+control::NodeReply ReplyOf(const cluster::NodeInfo& node) {
+  control::NodeReply reply;
+  reply.set_id(node.id.ToHex());
+  reply.set_name(node.name);
+  return reply;
 }
 
 void LogMinReplicas(const ClusterSettings& settings) {
@@ -313,7 +321,7 @@ fs::FsOptions ClusterVolume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
 }
 
-Result<control::ForgetReply> ClusterVolume::Forget(const std::string& node) {
+Result<cluster::NodeInfo> ClusterVolume::FindNode(const std::string& node) const {
   std::vector<cluster::NodeInfo> found;
   const auto view = membership_->view();
   for (const cluster::NodeInfo& info : view->nodes) {
@@ -321,13 +329,7 @@ Result<control::ForgetReply> ClusterVolume::Forget(const std::string& node) {
     if (is_meant) found.push_back(info);
   }
   if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
-  if (found.size() == 1) {
-    CAIRNFS_RETURN_IF_ERROR(membership_->Forget(found.front().id));
-    control::ForgetReply reply;
-    reply.set_id(found.front().id.ToHex());
-    reply.set_name(found.front().name);
-    return reply;
-  }
+  if (found.size() == 1) return found.front();
   std::string ids;
   for (const cluster::NodeInfo& info : found) ids += (ids.empty() ? "" : ", ") + info.id.ToHex();
   return MakeError(ErrorCode::kInvalidArgument,
@@ -345,6 +347,44 @@ Result<control::TokenReply> ClusterVolume::MakeToken(std::chrono::seconds life) 
   reply.set_address(given.address);
   reply.set_life_seconds(static_cast<uint64_t>(life.count()));
   return reply;
+}
+
+// Whether the other nodes can take what this one has.
+Status ClusterVolume::CheckDrain(const Context& context, const cluster::NodeInfo& node) {
+  CAIRNFS_ASSIGN_OR_RETURN(const control::ClusterReply report, Report(context));
+  uint64_t left = 0, available = 0, stored = 0;
+  for (const control::Node& other : report.nodes()) {
+    if (other.id() == node.id.ToHex()) stored = other.usage().stored_bytes();
+    if (other.id() == node.id.ToHex() || other.weight() == 0 || !other.has_usage()) continue;
+    ++left;
+    available += other.usage().available_bytes();
+  }
+  if (left < config_.copies) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("without {} there are {} nodes that take chunks, and {} copies need as many: add a node", node.name,
+                    left, config_.copies));
+  }
+  if (available >= stored) return {};
+  return MakeError(ErrorCode::kNoSpace,
+                   fmt::format("{} has {}, and the other nodes have room for {}: add room or a node", node.name,
+                               FormatSize(stored), FormatSize(available)));
+}
+
+Result<control::NodeReply> ClusterVolume::Drain(const Context& context, const control::DrainNodeRequest& request) {
+  using cluster::Membership;
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node()));
+  if (!request.cancel() && !node.is_drained()) CAIRNFS_RETURN_IF_ERROR(CheckDrain(context, node));
+  const auto drain = request.cancel() ? Membership::Drain::kCancel : Membership::Drain::kBegin;
+  CAIRNFS_RETURN_IF_ERROR(membership_->SetDrain(node.id, drain));
+  return ReplyOf(node);
+}
+
+Result<control::NodeReply> ClusterVolume::Remove(const control::RemoveNodeRequest& request) {
+  using Removal = cluster::Membership::Removal;
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node()));
+  CAIRNFS_RETURN_IF_ERROR(membership_->Remove(node.id, request.lost() ? Removal::kLost : Removal::kDrained));
+  return ReplyOf(node);
 }
 
 Result<control::SetMinReplicasReply> ClusterVolume::SetMinReplicas(const Context& context, uint32_t min_replicas) {

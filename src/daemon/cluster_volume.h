@@ -55,8 +55,9 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
 
   control::ClusterActivity Activity() const override;
   Result<control::ClusterReply> Report(const Context& context) override;
-  Result<control::ForgetReply> Forget(const std::string& node) override;
   Result<control::TokenReply> MakeToken(std::chrono::seconds life) override;
+  Result<control::NodeReply> Drain(const Context& context, const control::DrainNodeRequest& request) override;
+  Result<control::NodeReply> Remove(const control::RemoveNodeRequest& request) override;
   Result<control::SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) override;
 
  private:
@@ -70,6 +71,9 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status JoinCluster();
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);
+  // By name or id in hex. kNotFound, kInvalidArgument.
+  Result<cluster::NodeInfo> FindNode(const std::string& node) const;
+  Status CheckDrain(const Context& context, const cluster::NodeInfo& node);
   NodeUsage OwnUsage() const;
   std::optional<cluster::StoredBytes> ReadStoredBytes(const Context& context) const;  // nullopt: not known at present
   uint64_t SessionBegan() const;

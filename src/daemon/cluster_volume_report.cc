@@ -204,6 +204,7 @@ Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
     node.set_weight(info.weight);
     node.set_state(StateName(info.state));
     node.set_full(info.full);
+    if (info.is_drained()) node.set_drain(info.is_empty ? "drained" : "draining");
     node.set_is_self(info.id == membership_->self());
     if (const auto part = epochs.parts.find(info.id); part != epochs.parts.end()) {
       ToMessage(part->second, now, *node.mutable_collection());

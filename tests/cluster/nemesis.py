@@ -138,7 +138,7 @@ class WipeData(Fault):
 
     def _forget(self):
         try:
-            self.victim.cairnfs("node", "forget", self.lost_node, "--data", self.victim.data)
+            self.victim.cairnfs("node", "remove", "--lost", self.lost_node, "--data", self.victim.data)
         except AssertionError:
             return False
         return True

@@ -69,7 +69,7 @@ def command_line_errors(_):
             assert code == USAGE and output.startswith("cairnfs: "), (words, code, output)
         for words, text in (([], "cairnfs needs one of its commands: mount, umount, status"),
                             (["mont"], "cairnfs has no command 'mont'; it has mount, umount"),
-                            (["node"], "cairnfs node needs one of its commands: list, forget"),
+                            (["node"], "cairnfs node needs one of its commands: list, drain, remove"),
                             (["cluster", "set"], "cairnfs cluster set needs one of its commands: min-replicas"),
                             (["cluster", "set", "weight", "3"], "set has no command 'weight'; it has min-replicas"),
                             (["cluster", "set", "copies", "3"], "copies is chosen by cairnfs cluster init"),
@@ -78,12 +78,12 @@ def command_line_errors(_):
             expect(call(cairnfs, *words), USAGE, text)
         no_mount = "no CairnFS is mounted at " + plain
         for words in (["umount"], ["status"], ["wait"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],
-                      ["cluster", "set", "min-replicas", "1"], ["node", "forget", "other"]):
+                      ["cluster", "set", "min-replicas", "1"], ["node", "remove", "other"]):
             expect(call(cairnfs, *words, plain), NO_DAEMON, no_mount)
         tmp = scratch.directory("plain.tmp")
         expect(call(cairnfs, "commit", tmp, plain + "/final", "--ranks", "1", "--rank", "0"), NO_DAEMON, no_mount)
         for words in (["status"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],
-                      ["cluster", "set", "min-replicas", "1"], ["node", "forget", "other"]):
+                      ["cluster", "set", "min-replicas", "1"], ["node", "remove", "other"]):
             expect(call(cairnfs, *words, "--data", plain + "/none"), NO_DAEMON, "no data directory", plain + "/none")
         for words in (["status"], ["gc"], ["cluster", "status"], ["cluster", "set", "min-replicas", "1"]):
             expect(call(cairnfs, *words, "--data", plain), NO_DAEMON, "no daemon answers")
@@ -251,7 +251,7 @@ def umount_while_busy(_):
 def a_host_alone_is_no_cluster(_):
     with Scratch() as scratch:
         mount = Mount(scratch)
-        for words in (["cluster", "status"], ["node", "list"], ["node", "forget", "other"],
+        for words in (["cluster", "status"], ["node", "list"], ["node", "remove", "other"],
                       ["cluster", "set", "min-replicas", "1"]):
             expect(call(program("cairnfs"), *words, mount.path), USAGE, "cairnfs: this host is alone")
         mount.umount()

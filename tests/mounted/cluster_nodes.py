@@ -82,8 +82,8 @@ def a_host_dies_with_its_disk(world):
     # Two nodes have its name now.
     states = {node["id"]: node["state"] for node in others[0].node_list()}
     assert states[lost] == "out", states
-    forgotten = others[0].cairnfs("node", "forget", lost[:8], "--data", others[0].data, "--json")
-    assert json.loads(forgotten) == {"forgotten": True, "id": lost, "name": victim.name}, forgotten
+    removed = others[0].cairnfs("node", "remove", "--lost", lost[:8], "--data", others[0].data, "--json")
+    assert json.loads(removed) == {"removed": True, "id": lost, "name": victim.name}, removed
     world.cluster.wait_for_states({host.name: "up" for host in world.hosts})
     names = [node["name"] for node in others[0].node_list()]
     assert names == sorted(host.name for host in world.hosts), names

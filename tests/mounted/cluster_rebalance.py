@@ -7,16 +7,21 @@ Options: --seed N; node, etcd: only on that store; names of cases run these alon
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Scratch
+from cairnfs_mount import Scratch, program
 from cluster import Cluster, wait_until
-from cluster_world import MIB, OPTIONS, error_of, main, read, write
+from cluster_world import MIB, OPTIONS, digest, error_of, main, read, write
+
+IS_ALL = "--all" in sys.argv
 
 
 def small_disk(host, mib):
@@ -92,7 +97,172 @@ def a_full_cluster_and_one_more_node(world):
         return f"full with {number} files of 8 MiB; saves after {', '.join(times)}"
 
 
-CASES = [a_full_cluster_and_one_more_node]
+class Savers:
+    """On every host that has one, files are saved, read on another host, and deleted after a while, until it is left.
+    What a host that dies was doing fails, and its files are those that it had saved."""
+
+    KEPT = 12
+
+    def __init__(self, cluster, rng):
+        self.cluster, self.rng, self.problems, self.stop = cluster, rng, [], threading.Event()
+        self.away, self.files, self.threads = set(), {}, []
+
+    def add(self, host):
+        thread = threading.Thread(target=self.work, args=(host, random.Random(self.rng.random())))
+        self.threads.append(thread)
+        thread.start()
+
+    def work(self, host, rng):
+        mine, number = [], 0
+        while not self.stop.is_set():
+            if host in self.away:
+                time.sleep(0.1)
+                continue
+            name, content = f"{host.name}-{number}", rng.randbytes(rng.randrange(100_000, 3 * MIB))
+            number += 1
+            try:
+                write(host.path(name), content)
+                self.files[name] = hashlib.sha256(content).hexdigest()
+                mine.append(name)
+                reader = rng.choice([other for other in self.cluster.hosts if other.pid and other not in self.away])
+                if digest(reader.path(rng.choice(mine))) not in self.files.values():
+                    self.problems.append(f"{name} differs on {reader.name}")
+                if len(mine) > self.KEPT:
+                    old = mine.pop(0)
+                    os.unlink(host.path(old))
+                    del self.files[old]
+            except OSError as error:
+                if not self.away:
+                    self.problems.append(f"on {host.name}: {error}")
+            except KeyError:
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+    @contextlib.contextmanager
+    def without(self, host):
+        """While it is away nobody is astonished by an error."""
+        self.away.add(host)
+        yield
+        self.away.discard(host)
+
+
+def kill_and_mount(savers, host):
+    with savers.without(host):
+        host.kill()
+        time.sleep(1)
+        host.mount()
+        savers.cluster.wait_for_states({host.name: "up"})
+
+
+def stored(host):
+    return host.status()["unique_bytes"]
+
+
+def drain_of(at, host):
+    return at.nodes()[host.name]["drain"]
+
+
+def nodes_come_and_go(world):
+    """Under saves and reads a node joins, and another is drained and removed; in the middle of both one is killed."""
+    rounds, megabytes = (5, 10_000) if IS_ALL else (1, 100)
+    with a_cluster(world, hosts=4, repair_rate="512MiB" if IS_ALL else "32MiB") as cluster:
+        *_, leaves, joins = cluster.hosts
+        start(cluster, cluster.hosts[:3])
+        first = cluster.hosts[0]
+        kept = {}
+        for number in range(megabytes // 4):
+            content = world.content(4 * MIB)
+            write(cluster.hosts[number % 3].path(f"kept-{number}"), content)
+            kept[f"kept-{number}"] = hashlib.sha256(content).hexdigest()
+        times = []
+        for _ in range(rounds):
+            with Savers(cluster, world.random) as savers:
+                for host in cluster.hosts:
+                    if host is not leaves and host is not joins:
+                        savers.add(host)
+                joins.join()
+                joins.mount()
+                first.cairnfs("cluster", "wait", "--nodes", 4, "--data", first.data)
+                wait_until(lambda: stored(joins) > 8 * MIB, 60, "the new node gets chunks")
+                kill_and_mount(savers, cluster.hosts[1])
+                wait_until(lambda: stored(joins) > megabytes / 4 * MIB, 1200, "the new node has its share", every=0.5)
+                began, full = time.monotonic(), stored(leaves)
+                drained = json.loads(first.cairnfs("node", "drain", leaves.name, "--no-wait", "--json", "--data",
+                                                   first.data))
+                assert drained["draining"] and drained["name"] == leaves.name, drained
+                wait_until(lambda: stored(leaves) < 0.9 * full, 60, "it gives chunks away")
+                with savers.without(leaves):
+                    leaves.kill()
+                    cluster.wait_for_states({leaves.name: "down"})
+                    refused = subprocess.run(first.inside(program("cairnfs"), "node", "remove", leaves.name, "--data",
+                                                          first.data), check=False, stdout=subprocess.PIPE,
+                                             stderr=subprocess.STDOUT, text=True)
+                    assert refused.returncode == 2 and "has not given away what it has" in refused.stdout, refused
+                    leaves.mount()
+                assert drain_of(first, leaves) == "draining", first.nodes()
+                said = first.cairnfs("node", "drain", leaves.name, "--data", first.data, timeout=1200)
+                assert "has nothing any more" in said, said
+                times.append(f"{time.monotonic() - began:.0f} s")
+                assert drain_of(first, leaves) == "drained" and stored(leaves) == 0, first.nodes()
+                with savers.without(leaves):
+                    leaves.umount()
+                first.cairnfs("node", "remove", leaves.name, "--data", first.data)
+                assert leaves.name not in first.nodes()
+                leaves.wipe()
+            assert not savers.problems, savers.problems[:5]
+            kept.update(savers.files)
+            cluster.wait_for_copies(600)
+            hosts = [host for host in cluster.hosts if host.pid]
+            wait_until(lambda: "nothing to do" in first.cairnfs("cluster", "status", "--data", first.data), 60,
+                       "nothing is left to do")
+            for host in hosts:
+                for name, expected in kept.items():
+                    assert digest(host.path(name)) == expected, (host.name, name)
+                report = json.loads(host.cairnfs("check", "--data", host.data, "--json", timeout=1200))
+                assert report["clean"], report
+            leaves, joins = joins, leaves
+        shares = [stored(host) for host in hosts]
+        spread = max(abs(share * len(shares) / sum(shares) - 1) for share in shares)
+        if IS_ALL:
+            assert spread < 0.1, shares
+        return f"drained in {', '.join(times)}; {100 * spread:.0f} % from equal shares"
+
+
+def drains_are_refused_and_taken_back(world):
+    with a_cluster(world, hosts=3) as cluster:
+        cluster.start()
+        one, other, third = cluster.hosts
+        write(one.path("file"), world.content(8 * MIB))
+
+        def drain(host, *words):
+            done = subprocess.run(one.inside(program("cairnfs"), "node", "drain", host.name, "--data", one.data, *words),
+                                  check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+            return done.returncode, done.stdout
+
+        assert drain(third)[0] == 0
+        assert drain_of(one, third) == "drained" and one.nodes()[third.name]["weight"] == 0, one.nodes()
+        code, text = drain(other)
+        assert code == 2 and "there are 1 nodes that take chunks, and 2 copies need as many" in text, (code, text)
+        # Over a restart.
+        third.umount()
+        third.mount()
+        assert drain_of(one, third) == "drained", one.nodes()
+        write(third.path("mine"), world.content(4 * MIB))
+        assert stored(third) == 0, third.status()
+        assert drain(third, "--cancel") == (0, "")
+        assert drain_of(one, third) == "" and one.nodes()[third.name]["weight"] > 0, one.nodes()
+        assert drain(other)[0] == 0
+        assert read(other.path("mine")) == read(one.path("mine"))
+
+
+CASES = [a_full_cluster_and_one_more_node, nodes_come_and_go, drains_are_refused_and_taken_back]
 
 
 if __name__ == "__main__":

@@ -118,6 +118,38 @@ TEST_F(RebalanceTest, ANodeOfWeightZeroGivesEverythingAway) {
   EXPECT_TRUE(Eventually([&] { return CountHere(*nodes_[0]) >= 10; }));
 }
 
+TEST_F(RebalanceTest, ADrainedNodeSaysThatItIsEmptyAndTakesNothing) {
+  AddNodes(4);
+  const auto chunks = MakeChunks(1, 40);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ASSERT_OK(nodes_[1]->membership->SetDrain(nodes_[0]->id, Membership::Drain::kBegin));
+  auto is_empty = [&] { return cluster_.view()->Find(nodes_[0]->id)->is_empty; };
+  EXPECT_FALSE(is_empty());
+  EXPECT_TRUE(Eventually(is_empty));
+  EXPECT_EQ(CountHere(*nodes_[0]), 0u);
+  // What is saved there at level local lies on others; and one that does not know of the drain yet is refused.
+  const auto after = MakeChunks(1000, 20);
+  PutAll(*nodes_[0], after);
+  ASSERT_OK(nodes_[0]->chunks->SyncLocal());
+  ExpectCopies(after, 2);
+  std::vector<NodeInfo> seen = cluster_.view()->nodes;
+  for (NodeInfo& info : seen) {
+    info.weight = info.id == nodes_[0]->id ? 1000 : 1;
+    if (info.id == nodes_[0]->id) info.drain = 0;
+  }
+  nodes_[1]->membership->SetOwnView(std::make_shared<const View>(std::move(seen), 1));
+  const auto late = MakeChunks(2000, 10);
+  PutAll(*nodes_[1], late);
+  ASSERT_OK(nodes_[1]->chunks->Sync());
+  ExpectCopies(late, 2);
+  EXPECT_EQ(CountHere(*nodes_[0]), 0u);
+  EXPECT_TRUE(is_empty());
+  nodes_[1]->membership->SetOwnView(nullptr);
+  ASSERT_OK(nodes_[1]->membership->SetDrain(nodes_[0]->id, Membership::Drain::kCancel));
+  EXPECT_TRUE(Eventually([&] { return CountHere(*nodes_[0]) > 0; }));
+}
+
 TEST_F(RebalanceTest, ItGoesOnAfterTheNodeWasAway) {
   AddNodes(4);
   const auto chunks = MakeChunks(1, 60);

@@ -102,7 +102,22 @@ class FakeMembership final : public Membership {
   void SetFull(bool full) override {
     cluster_.Edit(self_, [&](NodeInfo& node) { node.full = full; });
   }
-  Status Forget(const NodeId& id) override {
+  Status SetDrain(const NodeId& id, Drain drain) override {
+    const uint64_t revision = drain == Drain::kBegin ? cluster_.view()->revision + 1 : 0;
+    cluster_.Edit(id, [&](NodeInfo& node) {
+      node.drain = revision;
+      node.weight = node.is_drained() ? 0 : 1;
+      node.is_empty = false;
+    });
+    return {};
+  }
+  void SetEmpty(bool empty, uint64_t drain) override {
+    const ViewPtr view = cluster_.view();
+    const NodeInfo* self = view->Find(self_);
+    if (self == nullptr || !self->is_drained() || self->drain != drain || self->is_empty == empty) return;
+    cluster_.Edit(self_, [&](NodeInfo& node) { node.is_empty = node.drain == drain && empty; });
+  }
+  Status Remove(const NodeId& id, Removal) override {
     cluster_.Remove(id);
     return {};
   }

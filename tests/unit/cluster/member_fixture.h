@@ -151,6 +151,7 @@ class MemberTest : public testing::Test {
       seen += std::to_string(std::to_integer<int>(node.id.bytes.back()));
       seen += node.state == NodeState::kUp ? '+' : node.state == NodeState::kDown ? '-' : 'x';
       if (node.full) seen += 'f';
+      if (node.is_drained()) seen += node.is_empty ? 'e' : 'd';
     }
     return seen;
   }

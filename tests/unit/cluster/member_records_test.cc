@@ -37,6 +37,9 @@ TEST(MemberRecords, Bytes) {
             "01"
             "010000000000000002000000"
             "00112233445566778899aabbccddeeff");
+  EXPECT_EQ(Hex(DrainRecord{false}.Encode()), "0100");
+  EXPECT_EQ(Hex(DrainRecord{true}.Encode()), "0101");
+  EXPECT_EQ(Hex(KeyOf(MemberKey::kDrain, SampleId())), "4d4400112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kNode, SampleId())), "4d4e00112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kSession, SampleId())), "4d5300112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kFull, SampleId())), "4d4600112233445566778899aabbccddeeff");
@@ -44,7 +47,7 @@ TEST(MemberRecords, Bytes) {
 }
 
 TEST(MemberRecords, KeysAndBack) {
-  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull, MemberKey::kOut}) {
+  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain}) {
     const std::string key = KeyOf(kind, SampleId());
     EXPECT_GE(key, MembersBegin());
     EXPECT_LT(key, MembersEnd());
@@ -79,6 +82,8 @@ TEST(MemberRecords, BrokenInput) {
   CheckDecoding<NodeRecord>(NodeRecord{"name", "address", "domain", 0}.Encode());
   CheckDecoding<SessionRecord>(SessionRecord{7, 8, "place"}.Encode());
   CheckDecoding<OutRecord>(OutRecord{{5, 6}, SampleId()}.Encode());
+  CheckDecoding<DrainRecord>(DrainRecord{true}.Encode());
+  EXPECT_FALSE(DrainRecord::Decode(std::string("\x01\x02", 2)).ok());
   for (double weight : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     EXPECT_FALSE(NodeRecord::Decode(NodeRecord{"", "", "", weight}.Encode()).ok());
   }
@@ -113,6 +118,21 @@ TEST(NodeTable, ANodeThatDoesNotDecodeIsLeftOut) {
   EXPECT_EQ(table.SessionRevision(SampleId()), 1u);
   table.Apply({Event(MemberKey::kNode, SomeNode(), 2)}, 2);
   EXPECT_EQ(table.MakeView()->nodes[0].state, NodeState::kUp);
+}
+
+TEST(NodeTable, ADrainedNodeHasNoWeight) {
+  NodeTable table;
+  table.Apply({Event(MemberKey::kNode, SomeNode(), 1), Event(MemberKey::kDrain, DrainRecord().Encode(), 2)}, 2);
+  EXPECT_EQ(table.MakeView()->nodes[0].weight, 0);
+  EXPECT_EQ(table.MakeView()->nodes[0].drain, 2u);
+  EXPECT_FALSE(table.MakeView()->nodes[0].is_empty);
+  table.Apply({Event(MemberKey::kDrain, DrainRecord{true}.Encode(), 3)}, 3);
+  EXPECT_TRUE(table.MakeView()->nodes[0].is_empty);
+  table.Apply({Event(MemberKey::kDrain, "?", 4)}, 4);
+  EXPECT_TRUE(table.MakeView()->nodes[0].is_drained() && !table.MakeView()->nodes[0].is_empty);
+  table.Apply({Event(MemberKey::kDrain, std::nullopt, 5)}, 5);
+  EXPECT_EQ(table.MakeView()->nodes[0].weight, 1);
+  EXPECT_FALSE(table.MakeView()->nodes[0].is_drained());
 }
 
 TEST(NodeTable, ASessionOutweighsOut) {

@@ -312,18 +312,60 @@ TEST_F(MembershipTest, WhileTheObserverWasCutOffNobodyWentOut) {
   EXPECT_GE(looked + 4 * options.renew_every, options.out_after);
 }
 
-TEST_F(MembershipTest, ForgetRemovesWhoIsNotUp) {
+using Removal = Membership::Removal;
+using Drain = Membership::Drain;
+
+TEST_F(MembershipTest, OneThatIsLostIsRemovedWhenItIsNotUp) {
   auto first = Must(Membership::Join(*store_, OptionsOf(1)));
   auto second = Must(Membership::Join(*store_, OptionsOf(2)));
-  EXPECT_EQ(CodeOf(first->Forget(IdOf(2))), ErrorCode::kBusy);
-  EXPECT_EQ(CodeOf(first->Forget(IdOf(1))), ErrorCode::kBusy);
-  EXPECT_EQ(CodeOf(first->Forget(IdOf(9))), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(first->Remove(IdOf(2), Removal::kLost)), ErrorCode::kBusy);
+  EXPECT_EQ(CodeOf(first->Remove(IdOf(1), Removal::kLost)), ErrorCode::kBusy);
+  EXPECT_EQ(CodeOf(first->Remove(IdOf(9), Removal::kLost)), ErrorCode::kNotFound);
   second.reset();
-  ASSERT_TRUE(first->Forget(IdOf(2)).ok());
+  ASSERT_TRUE(first->Remove(IdOf(2), Removal::kLost).ok());
   ExpectSeen(*first, "1+");
   EXPECT_EQ(Must(store_->Range({}, "M", "N", 0)).entries.size(), 2u);
   second = Must(Membership::Join(*store_, OptionsOf(2)));
   ExpectSeen(*first, "1+ 2+");
+}
+
+TEST_F(MembershipTest, OneThatWasDrainedIsRemovedOnceItIsEmpty) {
+  auto first = Must(Membership::Join(*store_, OptionsOf(1)));
+  auto second = Must(Membership::Join(*store_, OptionsOf(2)));
+  EXPECT_EQ(CodeOf(first->SetDrain(IdOf(9), Drain::kBegin)), ErrorCode::kNotFound);
+  ASSERT_TRUE(first->SetDrain(IdOf(2), Drain::kBegin).ok());
+  ASSERT_TRUE(first->SetDrain(IdOf(2), Drain::kBegin).ok());
+  ExpectSeen(*first, "1+ 2+d");
+  // It goes on after a restart.
+  second.reset();
+  EXPECT_EQ(CodeOf(first->Remove(IdOf(2), Removal::kDrained)), ErrorCode::kInvalidArgument);
+  second = Must(Membership::Join(*store_, OptionsOf(2)));
+  ExpectSeen(*second, "1+ 2+d");
+  const uint64_t drain = second->view()->Find(IdOf(2))->drain;
+  second->SetEmpty(true, drain - 1);  // of an earlier drain
+  second->SetEmpty(true, drain);
+  ExpectSeen(*first, "1+ 2+e");
+  EXPECT_EQ(CodeOf(first->Remove(IdOf(2), Removal::kDrained)), ErrorCode::kBusy);
+  second.reset();
+  ASSERT_TRUE(first->Remove(IdOf(2), Removal::kDrained).ok());
+  ExpectSeen(*first, "1+");
+  EXPECT_EQ(Must(store_->Range({}, "M", "N", 0)).entries.size(), 2u);
+}
+
+TEST_F(MembershipTest, ADrainThatWasTakenBackAndBegunAgainIsAnotherOne) {
+  auto first = Must(Membership::Join(*store_, OptionsOf(1)));
+  auto second = Must(Membership::Join(*store_, OptionsOf(2)));
+  ASSERT_TRUE(first->SetDrain(IdOf(2), Drain::kBegin).ok());
+  ExpectSeen(*second, "1+ 2+d");
+  const uint64_t drain = second->view()->Find(IdOf(2))->drain;
+  ASSERT_TRUE(first->SetDrain(IdOf(2), Drain::kCancel).ok());
+  ExpectSeen(*second, "1+ 2+");
+  ASSERT_TRUE(first->SetDrain(IdOf(2), Drain::kBegin).ok());
+  ExpectSeen(*second, "1+ 2+d");
+  second->SetEmpty(true, drain);
+  const uint64_t renewals = second->stats().renewals_total;
+  EXPECT_TRUE(Eventually([&] { return second->stats().renewals_total > renewals + 2; }));
+  EXPECT_EQ(Seen(*first), "1+ 2+d");
 }
 
 // --- Full. ---

@@ -53,7 +53,9 @@ class FakeSession final : public cluster::Membership {
   // By this host's clock; the store may keep it yet.
   void LetLeaseEnd() { expires_ = Clock::Now(); }
   void SetFull(bool) override {}
-  Status Forget(const cluster::NodeId&) override { return {}; }
+  Status SetDrain(const cluster::NodeId&, Drain) override { return {}; }
+  void SetEmpty(bool, uint64_t) override {}
+  Status Remove(const cluster::NodeId&, Removal) override { return {}; }
 
  private:
   cluster::NodeId self_;

@@ -112,7 +112,9 @@ class TestMembership final : public cluster::Membership {
   }
   void ReportLost(const Session& session, const Loss& loss) override { inner_->ReportLost(session, loss); }
   void SetFull(bool full) override { inner_->SetFull(full); }
-  Status Forget(const cluster::NodeId& id) override { return inner_->Forget(id); }
+  Status SetDrain(const cluster::NodeId& id, Drain drain) override { return inner_->SetDrain(id, drain); }
+  void SetEmpty(bool empty, uint64_t drain) override { inner_->SetEmpty(empty, drain); }
+  Status Remove(const cluster::NodeId& id, Removal removal) override { return inner_->Remove(id, removal); }
   cluster::MembershipStats stats() const override { return inner_->stats(); }
 
  private:

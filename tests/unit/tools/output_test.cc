@@ -194,6 +194,19 @@ collection    none yet
 )");
 }
 
+TEST(ClusterText, OfANodeThatIsDrained) {
+  control::ClusterReply reply = TwoNodes();
+  control::Node& one = *reply.mutable_nodes(0);
+  one.set_drain("draining");
+  EXPECT_NE(NodesText(reply).find("* one   up, full, draining "), std::string::npos) << NodesText(reply);
+  EXPECT_EQ(DrainText(one), "one has 1.0 MiB; 10 chunks left to copy, 0 B/s, about 5 s left");
+  one.mutable_usage()->set_repair_chunks_per_second(0);
+  EXPECT_EQ(DrainText(one), "one has 1.0 MiB");
+  one.set_state("down");
+  EXPECT_EQ(DrainText(one), "one is down: it goes on when that node is back");
+  EXPECT_EQ(json::parse(NodeJson(control::NodeReply(), "drained")).at("drained"), true);
+}
+
 TEST(ClusterText, OfACollection) {
   control::ClusterReply reply = TwoNodes();
   control::NodeCollection& one = *reply.mutable_nodes(0)->mutable_collection();
@@ -226,8 +239,8 @@ TEST(ClusterJson, OfTwoNodes) {
   EXPECT_EQ(object.size(), 17U);
   ASSERT_EQ(object.at("nodes").size(), 2U);
   EXPECT_EQ(object.at("nodes")[0].at("stored_bytes"), kMiB);
-  EXPECT_EQ(object.at("nodes")[0].size(), 17U);  // all but the chunks in a second
-  EXPECT_EQ(object.at("nodes")[1].size(), 8U);   // it has told nothing
+  EXPECT_EQ(object.at("nodes")[0].size(), 18U);  // all but the chunks in a second
+  EXPECT_EQ(object.at("nodes")[1].size(), 9U);   // it has told nothing
 }
 
 }  // namespace
