@@ -9,7 +9,8 @@ namespace cairnfs::cluster {
 namespace {
 
 constexpr size_t kChunksPerLook = 1024;
-constexpr std::chrono::seconds kDeliverTimeout{20};  // the receiver syncs before it answers
+constexpr std::chrono::milliseconds kBusyPauseMin{50}, kBusyPauseMax{1000};  // a node that is busy is asked again
+constexpr std::chrono::seconds kDeliverTimeout{20};                          // the receiver syncs before it answers
 // Each time that chunks are freed all of the index is read: one in so many of this node's at once, within bounds.
 constexpr uint64_t kShareFreedAtOnce = 32;
 constexpr uint64_t kFreedAtOnceMin = 4 * 1024;
@@ -103,15 +104,22 @@ void Rebalance::EmptySegments(Pass& pass) {
 
 void Rebalance::JudgeBalance(Pass& pass) {
   const ViewPtr view = parts_.membership.view();
+  std::optional<StoredBytes> stored;
   if (parts_.stored_bytes) {
-    pass.stored = parts_.stored_bytes(pass.context);
+    stored = parts_.stored_bytes(pass.context);
     // A node that has just come tells it soon.
-    const bool all_told = pass.stored && std::all_of(view->nodes.begin(), view->nodes.end(), [&](const NodeInfo& node) {
-                            return node.state != NodeState::kUp || pass.stored->contains(node.id);
+    const bool all_told = stored && std::all_of(view->nodes.begin(), view->nodes.end(), [&](const NodeInfo& node) {
+                            return node.state != NodeState::kUp || stored->contains(node.id);
                           });
     if (!all_told) pass.outcome.is_complete = false;
   }
-  pass.gives = GivesAway(*view, pass.stored.value_or(StoredBytes()), self_);
+  pass.givers.clear();
+  for (const NodeInfo& node : view->nodes) {
+    if (node.state == NodeState::kUp && GivesAway(*view, stored.value_or(StoredBytes()), node.id)) {
+      pass.givers.insert(node.id);
+    }
+  }
+  pass.gives = pass.givers.contains(self_);
   pass.judged_at = Clock::Now();
 }
 
@@ -127,9 +135,8 @@ std::optional<Rebalance::Stray> Rebalance::Judge(const Pass& pass, const View& v
   stray.is_ours = pass.is_emptying;
   if (!pass.gives || pass.is_emptying) return stray;
   // One of those that give it away sends it.
-  const StoredBytes stored = pass.stored.value_or(StoredBytes());
   stray.is_ours = std::none_of(have.begin(), have.end(), [&](const NodeId& other) {
-    return other < self_ && !Contains(stray.targets, other) && IsUp(view, other) && GivesAway(view, stored, other);
+    return other < self_ && !Contains(stray.targets, other) && pass.givers.contains(other);
   });
   return stray;
 }
@@ -243,22 +250,25 @@ void Rebalance::Send(Pass& pass, std::vector<Stray>& strays) {
 
 void Rebalance::Deliver(Pass& pass, const NodeId& node, Parcel parcel) {
   parcel.message.head = EncodePut(parcel.items);
-  auto answer = std::make_shared<Answer<Result<std::vector<PutAnswer>>>>();
-  parts_.caller.Call<std::vector<PutAnswer>>(
-      node, PeerMethod::kPut, std::move(parcel.message), kDeliverTimeout, DecodePutReply,
-      [answer](Result<std::vector<PutAnswer>> answers) { answer->Set(std::move(answers)); });
-  answer->Wait({});
-  const Result<std::vector<PutAnswer>> answers = answer->Take();
-  if (!answers.ok() || answers->size() != parcel.items.size()) return;  // those of a busy node go in the next pass
+  Result<std::vector<PutAnswer>> answers = std::vector<PutAnswer>();
+  for (auto pause = kBusyPauseMin;; pause = std::min(2 * pause, kBusyPauseMax)) {
+    auto answer = std::make_shared<Answer<Result<std::vector<PutAnswer>>>>();
+    parts_.caller.Call<std::vector<PutAnswer>>(
+        node, PeerMethod::kPut, parcel.message, kDeliverTimeout, DecodePutReply,
+        [answer](Result<std::vector<PutAnswer>> replied) { answer->Set(std::move(replied)); });
+    answer->Wait({});
+    answers = answer->Take();
+    const bool is_busy = !answers.ok() && answers.error().code == ErrorCode::kBusy;
+    if (!is_busy || pass.yields() || !pass.context.Sleep(pause)) break;
+  }
+  if (!answers.ok() || answers->size() != parcel.items.size()) return;
   for (size_t i = 0; i < parcel.items.size(); ++i) {
     if ((*answers)[i] == PutAnswer::kNoSpace) parts_.reachability.NoteFull(node);
     if ((*answers)[i] != PutAnswer::kDurable) continue;
-    Stray& stray = *parcel.strays[i];
     bytes_moved_ += parcel.items[i].size;
-    if (--stray.sends_failed > 0) continue;
+    if (--parcel.strays[i]->sends_failed > 0) continue;
     pass.outcome.has_changed = true;
     if (chunks_left_ > 0) --chunks_left_;
-    parts_.commit.SetHolders(stray.digest, parcel.items[i].holders);
   }
   const auto second = std::chrono::nanoseconds(std::chrono::seconds(1));
   static_cast<void>(pass.context.Sleep(second * parcel.bytes / bytes_per_second_max_.load()));

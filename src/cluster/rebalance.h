@@ -62,9 +62,9 @@ class Rebalance {
   struct Pass {
     const Context& context;
     const std::function<bool()>& yields;
-    std::optional<StoredBytes> stored = {};
-    bool is_emptying = false;  // what is looked at lies in segments that are to go, on a node without room
-    bool gives = false;        // this node has more than its share
+    std::set<NodeId> givers = {};  // nodes that have more than their share
+    bool is_emptying = false;      // what is looked at lies in segments that are to go, on a node without room
+    bool gives = false;            // this node is one of them
     Clock::time_point judged_at = {};
     Outcome outcome = {};
     std::set<NodeId> silent = {};
