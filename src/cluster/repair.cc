@@ -131,7 +131,8 @@ void Repair::Run() {
       SetPhase("rebalancing");
       const Rebalance::Outcome rebalanced = rebalance_.Run(context_, [this] { return IsCalled(); });
       ok = rebalanced.is_complete;
-      if (rebalanced.has_changed) pause = kRepairAgainAfter;
+      // One that was called away, by a collection for instance, goes on soon.
+      if (rebalanced.has_changed || IsCalled()) pause = kRepairAgainAfter;
     }
     SetPhase("");
     if (!ok) {

@@ -247,8 +247,9 @@ def drains_are_refused_and_taken_back(world):
         write(one.path("file"), world.content(8 * MIB))
 
         def drain(host, *words):
-            done = subprocess.run(one.inside(program("cairnfs"), "node", "drain", host.name, "--data", one.data, *words),
-                                  check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+            command = one.inside(program("cairnfs"), "node", "drain", host.name, "--data", one.data, *words)
+            done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  timeout=120)
             return done.returncode, done.stdout
 
         assert drain(third)[0] == 0
