@@ -132,6 +132,14 @@ Result<KvRange> HostedStore::Range(const Context&, std::string_view begin, std::
   return range;
 }
 
+Result<uint64_t> HostedStore::VisitDurable(const Context&, std::string_view begin, std::string_view end,
+                                           const EntryVisitor& visit) {
+  const KvSpan span{std::string(begin), std::string(end), 0};
+  return ReadPieces({&span, 1}, [&](const Piece& piece) {
+    return visit({piece.entry->key, piece.entry->value, piece.entry->revision});
+  });
+}
+
 Result<KvSnapshot> HostedStore::Read(const Context&, std::span<const KvSpan> spans) {
   KvSnapshot result;
   result.ranges.resize(spans.size());

@@ -39,6 +39,8 @@ class HostedStore final : public SharedKvStore {
 
   Result<std::optional<KvEntry>> Get(const Context& context, std::string_view key) override;
   Result<KvRange> Range(const Context& context, std::string_view begin, std::string_view end, size_t limit) override;
+  Result<uint64_t> VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                const EntryVisitor& visit) override;
   Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) override;
   Result<uint64_t> Commit(const Context& context, const Transaction& transaction) override;
   Status Sync(const Context&) override { return {}; }

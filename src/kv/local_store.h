@@ -37,6 +37,9 @@ class LocalKvStore final : public KvStore {
   Result<KvRange> Range(const Context& context, std::string_view begin, std::string_view end, size_t limit) override;
   Status VisitRange(const Context& context, std::string_view begin, std::string_view end,
                     const EntryVisitor& visit) override;
+  // What the last flush has written: what those commits name outside the store was durable before them.
+  Result<uint64_t> VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                const EntryVisitor& visit) override;
   Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) override;
   Result<uint64_t> Commit(const Context& context, const Transaction& transaction) override;
   // Freeze and FlushFrozen. Only for users whose values name no data outside the store.

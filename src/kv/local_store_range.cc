@@ -120,6 +120,15 @@ Status LocalKvStore::VisitRange(const Context&, std::string_view begin, std::str
   }
 }
 
+Result<uint64_t> LocalKvStore::VisitDurable(const Context&, std::string_view begin, std::string_view end,
+                                            const EntryVisitor& visit) {
+  RangeView flushed;
+  flushed.snapshot = engine_.GetSnapshot();
+  CAIRNFS_ASSIGN_OR_RETURN(const auto revision, ReadRevision(engine_, flushed.snapshot.get()));
+  CAIRNFS_RETURN_IF_ERROR(VisitView(flushed, begin, end, visit));
+  return revision.value_or(0);
+}
+
 Result<KvSnapshot> LocalKvStore::Read(const Context&, std::span<const KvSpan> spans) {
   KvSnapshot result;
   std::vector<RangeView> views;

@@ -48,6 +48,16 @@ Status KvStore::VisitRange(const Context& context, std::string_view begin, std::
   }
 }
 
+Result<uint64_t> KvStore::VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                       const EntryVisitor& visit) {
+  CAIRNFS_RETURN_IF_ERROR(Sync(context));
+  CAIRNFS_ASSIGN_OR_RETURN(const KvRange range, Range(context, begin, end, 0));
+  for (const KvEntry& entry : range.entries) {
+    if (!visit({entry.key, entry.value, entry.revision})) break;
+  }
+  return range.revision;
+}
+
 Status ReadKeys(const Context& context, KvStore& store, const std::vector<std::string>& keys, size_t keys_per_read,
                 const std::function<Status(size_t index, const KvEntry* entry)>& visit) {
   for (size_t begin = 0; begin < keys.size(); begin += keys_per_read) {

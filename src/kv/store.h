@@ -114,6 +114,12 @@ class KvStore {
   using EntryVisitor = std::function<bool(const KvEntryView& entry)>;
   virtual Status VisitRange(const Context& context, std::string_view begin, std::string_view end,
                             const EntryVisitor& visit);
+  // Visits the keys in [begin, end) in order until `visit` returns false, all as of one moment: the newest that is
+  // durable when the call begins, or a later one. Returns the revision of that moment. Keeps few of them in memory
+  // where the store is LocalKvStore or a SharedKvStore. kStale: the store has forgotten that moment meanwhile; to be
+  // called again. After an error some keys may have been visited.
+  virtual Result<uint64_t> VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                        const EntryVisitor& visit);
   // Several ranges at one revision, in one round trip where the store is far away.
   virtual Result<KvSnapshot> Read(const Context& context, std::span<const KvSpan> spans) = 0;
   // The new revision. kConflict when a compare failed, with nothing changed; kTooLarge past the limits;

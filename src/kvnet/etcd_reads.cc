@@ -100,6 +100,30 @@ Result<kv::KvRange> EtcdStoreImpl::Range(const Context& context, std::string_vie
   return std::move(snapshot.ranges[0]);
 }
 
+Result<uint64_t> EtcdStoreImpl::VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                             const EntryVisitor& visit) {
+  Span rest{keys_.Key(begin), keys_.RangeEnd(end), 0};
+  for (uint64_t revision = 0;;) {
+    const pb::RangeRequest request = PageOf(rest, 0, revision);
+    pb::RangeResponse page;
+    const Status read = TryLong(context, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+      return endpoint.kv->Range(&call, request, &page);
+    });
+    if (!read.ok() && read.error().code == ErrorCode::kStale) {
+      return read.error().WithContext("etcd has compacted the state that was being read; call again");
+    }
+    CAIRNFS_RETURN_IF_ERROR(read);
+    if (revision == 0) revision = static_cast<uint64_t>(page.header().revision());
+    kv::KvRange range;
+    const bool goes_on = Take(rest, page, range);
+    for (const kv::KvEntry& entry : range.entries) {
+      if (!visit({entry.key, entry.value, entry.revision})) return revision;
+    }
+    if (!goes_on) return revision;
+    rest.key = keys_.Key(range.entries.back().key) + '\0';
+  }
+}
+
 Result<kv::KvSnapshot> EtcdStoreImpl::Read(const Context& context, std::span<const kv::KvSpan> spans) {
   std::vector<Span> converted;
   for (const kv::KvSpan& span : spans) {

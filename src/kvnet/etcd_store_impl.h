@@ -46,6 +46,8 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
                             size_t limit) override;
+  Result<uint64_t> VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                const EntryVisitor& visit) override;
   Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override;
   Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override;
   Status Sync(const Context&) override { return {}; }

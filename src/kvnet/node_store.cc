@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 
 // In place of the revision from which a watch goes on, while it could not ask what the revision was when it began.
 constexpr uint64_t kNotKnown = UINT64_MAX;
+constexpr milliseconds kVisitTimeMax = std::chrono::hours(24);  // a silent peer is noticed by its pings
 
 class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
  public:
@@ -32,6 +33,8 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
                             size_t limit) override;
+  Result<uint64_t> VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                const EntryVisitor& visit) override;
   Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override;
   Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override;
   Status Sync(const Context&) override { return {}; }
@@ -139,6 +142,31 @@ Result<kv::KvRange> NodeStore::Range(const Context& context, std::string_view be
   request.set_to_the_end(end.empty());
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, ReadRetrying(context, request));
   return std::move(snapshot.ranges[0]);
+}
+
+// Tried once: what was visited cannot be taken back.
+Result<uint64_t> NodeStore::VisitDurable(const Context& context, std::string_view begin, std::string_view end,
+                                         const EntryVisitor& visit) {
+  proto::ReadRequest request;
+  request.add_spans()->set_begin(std::string(begin));
+  request.mutable_spans(0)->set_end(std::string(end));
+  request.set_to_the_end(end.empty());
+  uint64_t revision = 0;
+  bool goes_on = true;
+  const grpc::Status status = Try(context, kVisitTimeMax, [&](grpc::ClientContext& call) {
+    auto reader = stub_->Read(&call, request);
+    for (proto::ReadPart part; goes_on && reader->Read(&part);) {
+      revision = part.revision();
+      for (const proto::Entry& entry : part.entries()) {
+        goes_on = goes_on && visit({entry.key(), entry.value(), entry.revision()});
+      }
+    }
+    if (!goes_on) call.TryCancel();
+    const grpc::Status ended = reader->Finish();
+    return goes_on ? ended : grpc::Status::OK;
+  });
+  if (!status.ok()) return ErrorOf(status);
+  return revision;
 }
 
 Result<kv::KvSnapshot> NodeStore::Read(const Context& context, std::span<const kv::KvSpan> spans) {

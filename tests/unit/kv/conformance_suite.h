@@ -268,6 +268,37 @@ TEST_P(KvConformance, VisitsEveryKeyOfARangeOnce) {
   EXPECT_EQ(visited, expected) << "there is nothing more";
 }
 
+TEST_P(KvConformance, WhatIsDurableIsVisitedAsOfOneMoment) {
+  constexpr size_t kKeys = 2400, kKeysOfTransaction = 100;
+  auto key_of = [](size_t i) { return "k" + std::to_string(10'000 + i); };
+  for (size_t i = 0; i < kKeys; i += kKeysOfTransaction) {
+    Transaction puts;
+    for (size_t j = i; j < i + kKeysOfTransaction; ++j) puts.Put(key_of(j), std::to_string(j));
+    Must(store_.Commit({}, puts));
+  }
+  ASSERT_TRUE(store_.Sync({}).ok());
+  const uint64_t before = Must(store_.Range({}, "k", "l", 1)).revision;
+  size_t count = 0;
+  auto visit = [&](const KvEntryView& entry) {
+    if (count == 0) {
+      Transaction changes;
+      changes.Put(key_of(1), "changed").Delete(key_of(kKeys - 1)).Put("kz", "new");
+      Must(store_.Commit({}, changes));
+      EXPECT_TRUE(store_.Sync({}).ok());
+    }
+    EXPECT_EQ(entry.key, key_of(count));
+    EXPECT_EQ(entry.value, std::to_string(count));
+    EXPECT_GT(entry.revision, 0u);
+    ++count;
+    return true;
+  };
+  EXPECT_EQ(Must(store_.VisitDurable({}, "k", "l", visit)), before);
+  EXPECT_EQ(count, kKeys);
+  size_t few = 0;
+  Must(store_.VisitDurable({}, "", "", [&](const KvEntryView&) { return ++few < 5; }));
+  EXPECT_EQ(few, 5u) << "it ends when it is told to";
+}
+
 TEST_P(KvConformance, ManyKeysInOneRange) {
   // More than one message of 4 MiB holds, with keys between them that a page must not end on twice.
   const std::string value(20'000, 'v');
