@@ -25,6 +25,7 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "llvm-c/": {"src/chunking"},
     "blake3.h": {"src/chunking"},
     "rocksdb/": {"src/kv"},
+    "zstd.h": {"src/meta"},
     "fuse_lowlevel.h": {"src/fuse", "benchmarks/floor"},
     "fuse.h": {"src/fuse"},
     "fuse3/": {"src/fuse"},

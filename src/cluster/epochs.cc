@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint8_t kEpochRecordVersion = 1;
 constexpr std::string_view kAnnouncementKey = "WA";
-constexpr std::string_view kHoldKey = "WH";
 constexpr std::string_view kPartPrefix = "WN";
 constexpr size_t kErrorBytesMax = 500;
 
@@ -40,7 +39,7 @@ Status TakeEntry(const kv::KvEntry& entry, EpochState& state) {
     CAIRNFS_ASSIGN_OR_RETURN(state.announced, DecodeAnnouncement(entry));
   } else if (entry.key == Epochs::EpochKey()) {
     CAIRNFS_ASSIGN_OR_RETURN(state.epoch, DecodeEpoch(entry));
-  } else if (entry.key == kHoldKey) {
+  } else if (entry.key == Epochs::HoldKey()) {
     state.hold = entry.value;
   } else if (entry.key.starts_with(kPartPrefix)) {
     const auto id = NodeId::FromKey(std::string_view(entry.key).substr(kPartPrefix.size()));
@@ -109,6 +108,11 @@ const std::string& Epochs::EpochKey() {
   return key;
 }
 
+const std::string& Epochs::HoldKey() {
+  static const std::string key = "WH";
+  return key;
+}
+
 Result<EpochState> Epochs::Read(const Context& context) {
   const std::string sessions = KeyOf(MemberKey::kSession, {}).substr(0, 2);
   const std::array<kv::KvSpan, 2> spans = {kv::KvSpan{"W", kv::PrefixEnd("W")},
@@ -141,7 +145,7 @@ Status Epochs::Announce(const Context& context, const EpochState& seen) {
   const uint64_t number = std::max(now, seen.announced ? seen.announced->number + 1 : 1);
   kv::Transaction transaction;
   transaction.IfRevision(std::string(kAnnouncementKey), RevisionOf(seen.announced))
-      .IfAbsent(std::string(kHoldKey))
+      .IfAbsent(HoldKey())
       .Put(std::string(kAnnouncementKey), Encoder().U8(kEpochRecordVersion).U64(number).Take());
   const auto committed = store_.Commit(context, transaction);
   return committed.ok() ? Status() : Status(committed.error());
@@ -164,12 +168,12 @@ Result<uint64_t> Epochs::Tell(const Context& context, const CollectionPart& part
 }
 
 Status Epochs::Hold(const Context& context, const std::string& why) {
-  const auto committed = store_.Commit(context, kv::Transaction().Put(std::string(kHoldKey), why));
+  const auto committed = store_.Commit(context, kv::Transaction().Put(HoldKey(), why));
   return committed.ok() ? Status() : Status(committed.error());
 }
 
 Status Epochs::Release(const Context& context) {
-  const auto committed = store_.Commit(context, kv::Transaction().Delete(std::string(kHoldKey)));
+  const auto committed = store_.Commit(context, kv::Transaction().Delete(HoldKey()));
   return committed.ok() ? Status() : Status(committed.error());
 }
 

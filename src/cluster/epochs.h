@@ -77,6 +77,8 @@ class Epochs {
   // The revision of the epoch's key; 0: there is none.
   Result<uint64_t> ReadEpoch(const Context& context);
   static const std::string& EpochKey();
+  // Exists while collections are held up, and has the reason for people.
+  static const std::string& HoldKey();
   // Each writes if nothing has changed of what was read; kConflict: it has.
   Status Announce(const Context& context, const EpochState& seen);
   // REQUIRES: announced, and all nodes with a session record.

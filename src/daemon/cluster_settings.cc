@@ -6,6 +6,7 @@
 
 #include "base/coding.h"
 #include "base/log.h"
+#include "meta/records.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -47,7 +48,7 @@ Result<ClusterSettings> ClusterSettings::Decode(std::string_view value) {
   return MakeError(ErrorCode::kCorrupt, "the settings of the cluster in its metadata do not decode");
 }
 
-std::string SettingsKey() { return "C"; }
+std::string SettingsKey() { return meta::ClusterSettingsKey(); }
 
 kv::RetryOptions SettingsConflicts() {
   kv::RetryOptions options;

@@ -235,6 +235,7 @@ std::string MarkKey(InodeId inode, std::string_view node, uint64_t session) {
   return KeyOf('P', inode, Encoder().Text(node).BigEndianU64(session).Take());
 }
 std::string MarkPrefix(InodeId inode) { return KeyOf('P', inode); }
+std::string ClusterSettingsKey() { return "C"; }
 std::string MoveKey() { return "V"; }
 std::string FreedBytesKey() { return "G"; }
 std::string NextInodeKey() { return "N"; }

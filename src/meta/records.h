@@ -12,6 +12,8 @@
 //   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
+//   C                     settings of a cluster (src/daemon/cluster_settings.h)
+//   Z                     only while names are loaded into the store (src/meta/load.h)
 //   N                     next inode number that no process has reserved (written durably before any is used)
 #pragma once
 
@@ -98,6 +100,7 @@ struct FilesystemHeader {
 };
 
 std::string HeaderKey();
+std::string ClusterSettingsKey();
 std::string InodeKey(InodeId inode);
 std::string FileKey(InodeId inode);
 std::string DentryKey(InodeId parent, std::string_view name);

@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/coding.h"
 #include "meta/access.h"
+#include "meta/load.h"
 
 namespace cairnfs::meta {
 
@@ -21,6 +22,7 @@ Status Namespace::Format(const Context& context, const FilesystemHeader& header,
   root.parent = kRootInode;
   kv::Transaction transaction;
   transaction.IfAbsent(HeaderKey())
+      .IfAbsent(LoadMarkKey())
       .Put(HeaderKey(), header.Encode())
       .Put(InodeKey(kRootInode), root.Encode())
       .Put(MoveKey(), Encoder().U64(0).Take());
