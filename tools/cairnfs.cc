@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "cluster_commands.h"
 #include "command_line.h"
@@ -13,6 +15,7 @@
 #include "control/rank_gate.h"
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
+#include "metadata_commands.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -177,6 +180,28 @@ void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   remove->callback([&] { exit_code = RunNodeRemove(commands.remove); });
 }
 
+void AddMetadata(CLI::App& app, MetadataCommand& command, int& exit_code) {
+  auto* metadata = app.add_subcommand("metadata", "the names and records of a filesystem in a file");
+  metadata->require_subcommand(1);
+  auto* dump = metadata->add_subcommand("dump", "write them into a file, as of one moment, while everything goes on");
+  dump->add_option("FILE", command.file, "the file; one that is there is replaced")->required()->check(NotEmpty());
+  AddTarget(*dump, command.target);
+  dump->add_option("--metadata", command.metadata, "read them where they lie: etcd://HOST:PORT,... or node:HOST:PORT")
+      ->check(NotEmpty());
+  dump->callback([&] { exit_code = RunMetadataDump(command); });
+  auto* load = metadata->add_subcommand("load", "put those of a cluster into an empty store");
+  load->add_option("FILE", command.file, "what cairnfs metadata dump wrote")->required()->check(NotEmpty());
+  auto* into = load->add_option_group("into")->require_option(1);
+  into->add_option("--metadata", command.metadata, "an etcd: etcd://HOST:PORT,HOST:PORT/prefix")->check(NotEmpty());
+  into->add_option("--data", command.target.data, "the data directory of the host that is to serve them")
+      ->check(NotEmpty());
+  load->callback([&] { exit_code = RunMetadataLoad(command); });
+  auto* show = metadata->add_subcommand("show", "say what a dump is, and verify all of it");
+  show->add_option("FILE", command.file, "what cairnfs metadata dump wrote")->required()->check(NotEmpty());
+  show->callback([&] { exit_code = RunMetadataShow(command); });
+  for (CLI::App* one : {dump, load, show}) one->add_flag("--json", command.json, "print JSON");
+}
+
 // These too live as long as the parser refers to them.
 struct MountCommands {
   MountCommand mount;
@@ -283,6 +308,8 @@ int Main(int argc, char** argv) {
   ClusterCommands cluster;
   AddCluster(app, cluster, exit_code);
   AddNode(app, cluster, exit_code);
+  MetadataCommand metadata;
+  AddMetadata(app, metadata, exit_code);
 
   app.add_subcommand("version", "print the version")->callback([] {
     std::cout << "cairnfs " CAIRNFS_VERSION << std::endl;
@@ -308,5 +335,8 @@ int main(int argc, char** argv) {
   log.level = "warning";
   if (auto ready = cairnfs::InitLog(log); !ready.ok()) return cairnfs::tools::Fail(ready.error());
   spdlog::default_logger()->set_pattern("cairnfs: %l: %v");
+  if (const char* failpoints = std::getenv("CAIRNFS_FAILPOINTS"); failpoints != nullptr && *failpoints != '\0') {
+    if (auto armed = cairnfs::Failpoint::Arm(failpoints); !armed.ok()) return cairnfs::tools::Fail(armed.error());
+  }
   return cairnfs::tools::Main(argc, argv);
 }

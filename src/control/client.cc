@@ -139,6 +139,19 @@ Result<GcProgress> Client::Gc(const GcRequest& request, const std::function<void
   return progress;
 }
 
+Status Client::DumpNames(const std::function<Status(const std::string& bytes)>& take) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
+  grpc::ClientContext context;
+  auto reader = stub->DumpNames(&context, DumpNamesRequest());
+  DumpNamesPiece piece;
+  Status taken;
+  while (taken.ok() && reader->Read(&piece)) taken = take(piece.bytes());
+  if (!taken.ok()) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  CAIRNFS_RETURN_IF_ERROR(taken);
+  return status.ok() ? Status() : Status(ErrorOf(status));
+}
+
 Result<std::optional<CheckReply>> Client::Check(const std::function<void(const CheckProgress&)>& on_progress) {
   const auto stub = StubFor(impl_->socket_path_);
   if (!stub.ok() && stub.error().code == ErrorCode::kUnavailable) return std::optional<CheckReply>();

@@ -47,6 +47,9 @@ class Client {
                  const std::function<void()>& take_back);
   // 0: as many as copies.
   Result<SetMinReplicasReply> SetMinReplicas(uint32_t min_replicas);
+  // Hands on the bytes of a dump of all names, until `take` returns an error, which is returned. kStale: the store has
+  // forgotten what was being read; to be called again, from the first byte on.
+  Status DumpNames(const std::function<Status(const std::string& bytes)>& take);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
 

@@ -381,6 +381,25 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status DumpNames(grpc::ServerContext* context, const DumpNamesRequest*,
+                         grpc::ServerWriter<DumpNamesPiece>* writer) override {
+    if (!options_.dump_names) return rpc::ToGrpc(MakeError(ErrorCode::kNotSupported, "names cannot be dumped here"));
+    const CallWatch::Call running(calls_, *context);
+    if (options_.cluster == nullptr) {
+      auto sync = [this](fs::Done<void> done) { filesystem_.maintenance().SyncNames(std::move(done)); };
+      const auto synced = Await<void>(sync, running.wanted());
+      if (!synced.ok()) return rpc::ToGrpc(synced.error().WithContext("cannot make durable what is to be dumped"));
+    }
+    DumpNamesPiece piece;
+    auto send = [&](std::string_view bytes) -> cairnfs::Status {
+      piece.set_bytes(bytes.data(), bytes.size());
+      if (writer->Write(piece)) return {};
+      return MakeError(ErrorCode::kInterrupted, "whoever asked for the dump is gone");
+    };
+    const auto dumped = options_.dump_names(running.wanted(), send);
+    return dumped.ok() ? grpc::Status::OK : rpc::ToGrpc(dumped.error());
+  }
+
  private:
   struct Sample {
     Clock::time_point when;

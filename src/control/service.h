@@ -2,8 +2,10 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/context.h"
 #include "base/result.h"
@@ -42,6 +44,10 @@ class RemountControl {
   virtual Status Remount(const Context& context, const RemountCall& call) = 0;
 };
 
+// Writes a dump of the names by handing on its bytes. Any thread.
+using DumpSink = std::function<Status(std::string_view bytes)>;
+using DumpNames = std::function<Status(const Context& context, const DumpSink& sink)>;
+
 class Service {
  public:
   struct Options {
@@ -50,6 +56,7 @@ class Service {
     RankGate* gate = nullptr;           // not null; outlives the service
     RemountControl* remount = nullptr;  // null: nothing can be changed; outlives the service
     ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
+    DumpNames dump_names;               // empty: names cannot be dumped
     // How many ranks of all users may commit at once, each with a thread (control/user_shares.h). One more is refused
     // (kBusy).
     unsigned ranks_max = 384;

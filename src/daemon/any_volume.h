@@ -10,6 +10,7 @@
 #include "daemon/data_directory.h"
 #include "fs/filesystem.h"
 #include "io/buffer_pool.h"
+#include "meta/dump.h"
 
 namespace cairnfs::daemon {
 
@@ -30,6 +31,8 @@ class AnyVolume {
   // but the metadata was opened for reading alone on a full disk.
   virtual Status MayTake(const Config&) const { return {}; }
   virtual void Take(const Config&) {}
+  // As daemon::DumpNames.
+  virtual Status DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) = 0;
   virtual control::ClusterControl* cluster() { return nullptr; }  // null: this host is alone
 };
 

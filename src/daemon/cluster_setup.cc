@@ -19,6 +19,7 @@
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
 #include "daemon/dedup.h"
+#include "daemon/grow.h"
 #include "daemon/network.h"
 #include "daemon/setup_addresses.h"
 #include "daemon/setup_config.h"
@@ -26,6 +27,7 @@
 #include "daemon/storage.h"
 #include "kv/local_store.h"
 #include "kvnet/store_address.h"
+#include "meta/load.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -33,11 +35,6 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
-
-ClusterSettings SettingsOf(const Config& config) {
-  return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
-          config.out_after_ms, config.trusted_network};
-}
 
 // The first read. When it succeeds, later errors are not about the address.
 Status ReachMetadata(kv::KvStore& store, const std::string& url) {
@@ -78,14 +75,15 @@ Status PutSettings(kv::KvStore& store, const Config& config) {
     CAIRNFS_ASSIGN_OR_RETURN(const auto left, store.Get({}, SettingsKey()));
     if (header || (left && left->value == wanted)) return {};
     kv::Transaction settings;
-    settings.IfAbsent(meta::HeaderKey()).IfRevision(SettingsKey(), left ? left->revision : 0);
+    settings.IfAbsent(meta::HeaderKey()).IfAbsent(meta::LoadMarkKey());
+    settings.IfRevision(SettingsKey(), left ? left->revision : 0);
     const auto put = store.Commit({}, settings.Put(SettingsKey(), wanted));
     if (put.ok()) return {};
     if (put.error().code != ErrorCode::kConflict || !retry.Wait()) return put.error();
   }
 }
 
-// The directory of a host alone must hold no files: a cluster could take over their chunks, but not their names.
+// The directory of a host alone must hold no files: this cluster has names of its own.
 Status CheckHoldsNoFiles(const DataDirectory& directory, const Config& config) {
   if (directory.is_new()) return {};
   CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
@@ -96,7 +94,8 @@ Status CheckHoldsNoFiles(const DataDirectory& directory, const Config& config) {
   return MakeError(ErrorCode::kInvalidArgument,
                    fmt::format("{} is the filesystem of a host alone and holds files, which a cluster would not see: "
                                "give an empty directory with --data; to bring the files along, mount {} without "
-                               "metadata and copy them into the cluster's mount",
+                               "metadata and copy them into the cluster's mount; or make a cluster of that host, with "
+                               "cairnfs cluster init",
                                directory.path(), directory.path()));
 }
 
@@ -116,7 +115,7 @@ Status CheckMayBegin(const DataDirectory& directory, const Config& config) {
       ErrorCode::kAlreadyExists,
       fmt::format("{} belongs to filesystem {} already: for a new one give an empty directory with --data; that one is "
                   "mounted with the configuration that cairnfs cluster init or join wrote for it (an init that was cut "
-                  "short wrote none, and its directory holds nothing: remove it then)",
+                  "short wrote none: the same call finishes it)",
                   directory.path(), directory.filesystem()));
 }
 
@@ -196,6 +195,14 @@ Result<std::unique_ptr<DataDirectory>> OpenToMake(const Config& config) {
   open.path = config.data;
   open.purpose = "preparing";
   return DataDirectory::Open(open);
+}
+
+// The same for a host that was alone, and has grown into the cluster. An init that was cut short may have made them.
+Status FoundGrown(const Config& config, const ClusterIdentity& identity, const std::string& authority_out) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto directory, OpenToMake(config));
+  const std::string folder = admission::Credentials::FolderOf(directory->path());
+  if (admission::Credentials::Open(folder, directory->uuid(), Clock::WallTime()).ok()) return {};
+  return Found(*directory, ToHex(identity.header.uuid), authority_out);
 }
 
 // Makes the data directory of the host that keeps the metadata. Without certificates that of any other host is made by
@@ -292,6 +299,11 @@ Result<SetupResult> JoinWithToken(const SetupOptions& options, const std::string
 
 }  // namespace
 
+ClusterSettings SettingsOf(const Config& config) {
+  return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
+          config.out_after_ms, config.trusted_network};
+}
+
 Error ExplainUnreachable(const Error& error, const std::string& url) {
   Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
   const bool is_node = kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode;
@@ -316,6 +328,12 @@ std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store) {
 
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store) {
   ClusterIdentity identity;
+  CAIRNFS_ASSIGN_OR_RETURN(const auto loading, store.Get({}, meta::LoadMarkKey()));
+  if (loading) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "names are being loaded into it, or were when that was cut short: call cairnfs metadata load, or "
+                     "the cairnfs cluster init that did so, again");
+  }
   CAIRNFS_ASSIGN_OR_RETURN(identity.header, MakeSharedNamespace(store)->ReadHeader({}));
   CAIRNFS_ASSIGN_OR_RETURN(StoredSettings stored, ReadSettings({}, store));
   CAIRNFS_ASSIGN_OR_RETURN(auto header, store.Get({}, meta::HeaderKey()));
@@ -413,6 +431,7 @@ Status CheckPrefix(ClusterStore& store, const Config& config) {
 }
 
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem) {
+  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory));
   CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(directory, config, filesystem));
   if (directory.filesystem() == filesystem) return {};
   return directory.JoinFilesystem(filesystem);
@@ -428,9 +447,14 @@ Result<SetupResult> InitCluster(const SetupOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
-  CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity, config.serve_metadata.empty()
-                                                               ? MakeRemoteCluster(config, options.authority_out)
-                                                               : MakeServedCluster(config, options.authority_out));
+  std::error_code error;
+  const bool is_written = stdfs::exists(options.file, error);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<ClusterIdentity> brought, BringAlong(config, is_written));
+  auto made = brought                         ? Result<ClusterIdentity>(*brought)
+              : config.serve_metadata.empty() ? MakeRemoteCluster(config, options.authority_out)
+                                              : MakeServedCluster(config, options.authority_out);
+  CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity, std::move(made));
+  if (brought && config.HasCertificates()) CAIRNFS_RETURN_IF_ERROR(FoundGrown(config, identity, options.authority_out));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, config, "init"));
   const std::string& join_address = config.HasCertificates()        ? config.serve_join
                                     : config.serve_metadata.empty() ? config.metadata

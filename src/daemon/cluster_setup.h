@@ -23,6 +23,8 @@ struct ClusterIdentity {
   bool settings_were_changed = false;  // since the filesystem was made, which is after they were written first
 };
 
+ClusterSettings SettingsOf(const Config& config);  // those that it would make a cluster with
+
 // Explains the failure of a first read of the store at `url`, and says what would be right. kInvalidArgument: a server
 // answers there, and serves no metadata.
 Error ExplainUnreachable(const Error& error, const std::string& url);
@@ -62,9 +64,10 @@ struct SetupResult {
   std::string join_address;  // what `cairnfs cluster join` takes
   Config config;             // as written
 };
-// Makes a filesystem for several hosts, and writes the configuration of this one. Needs no daemon. kAlreadyExists:
-// there is a filesystem, or a configuration, or the data directory belongs to a filesystem. kInvalidArgument: also when
-// the data directory is that of a host alone and holds files. After these nothing has changed.
+// Makes a filesystem for several hosts, and writes the configuration of this one. Where the data directory is that of a
+// host alone and holds files, they become those of the cluster (grow.h). Needs no daemon. kAlreadyExists: there is a
+// filesystem, or a configuration, or the data directory belongs to a filesystem. After that, and after
+// kInvalidArgument, nothing has changed. After any other error the same call may be made again.
 Result<SetupResult> InitCluster(const SetupOptions& options);
 // Learns the settings of a cluster, and writes the configuration of this host. With a token: from the host that lets
 // others join at `address` (HOST:PORT), which also gives this one its certificate; the data directory is made for that.

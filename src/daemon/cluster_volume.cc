@@ -16,6 +16,7 @@
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/dedup.h"
+#include "daemon/names_dump.h"
 #include "daemon/network.h"
 #include "daemon/size_text.h"
 #include "daemon/volume.h"
@@ -319,6 +320,10 @@ fs::FileSystem::Parts ClusterVolume::Parts() {
 
 fs::FsOptions ClusterVolume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
+}
+
+Status ClusterVolume::DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) {
+  return daemon::DumpNames(context, cluster_store_->store(), meta::DumpHead::Of::kCluster, sink);
 }
 
 Result<cluster::NodeInfo> ClusterVolume::FindNode(const std::string& node) const {

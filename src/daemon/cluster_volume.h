@@ -48,6 +48,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   fs::FsOptions FileSystemOptions() const override;
   control::RankGate& gate() override { return *gate_; }
   meta::Dedup dedup() const override { return dedup_; }
+  Status DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) override;
   void Stopping() override;
   void StartFailed() override;
   void Take(const Config& config) override { chunks_->SetRepairRate(config.repair_rate); }

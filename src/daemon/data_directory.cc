@@ -34,7 +34,7 @@ constexpr size_t kUuidBytes = 16;
 constexpr const char* kOwnerProbe = "owner.probe";
 constexpr const char* kNewFormat = "format.new";
 constexpr auto kOwnNames = std::to_array<std::string_view>(
-    {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "tls", "control.sock",
+    {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "shared.loading", "tls", "control.sock",
      "ranks.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
 Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
   int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -210,10 +210,10 @@ Status DataDirectory::StartMaking() {
   uuid_ = ToHex(RandomBytes(kUuidBytes));
   CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, "format.making", FormatText(), path_));
   fail_making_begun.Pass();
-  for (const std::string& folder : {segments_path(), metadata_path(), shared_path(), path_ + "/tls"}) {
+  for (const std::string& folder : {segments_path(), metadata_path(), shared_path(), loading_path(), path_ + "/tls"}) {
     std::error_code error;
     stdfs::remove_all(folder, error);
-    if (!error && folder == shared_path()) continue;
+    if (!error && (folder == shared_path() || folder == loading_path())) continue;
     if (error) return ErrnoError(error.value(), fmt::format("cannot empty {}", folder));
     if (mkdir(folder.c_str(), 0700) != 0) return ErrnoError(errno, fmt::format("cannot make {}", folder));
   }
@@ -228,7 +228,7 @@ Status DataDirectory::StartMaking() {
 void DataDirectory::Unmake() {
   if (faccessat(directory_, "format.making", F_OK, AT_SYMLINK_NOFOLLOW) != 0) return;  // it was made, but not synced
   std::error_code ignored;
-  for (const std::string& folder : {segments_path(), metadata_path(), shared_path(), path_ + "/tls"}) {
+  for (const std::string& folder : {segments_path(), metadata_path(), shared_path(), loading_path(), path_ + "/tls"}) {
     stdfs::remove_all(folder, ignored);
   }
   unlinkat(directory_, "format.making", 0);
@@ -237,12 +237,29 @@ void DataDirectory::Unmake() {
 std::string DataDirectory::FormatText() const {
   // The line that must be there comes last, so that a file that was cut off is seen to be damaged.
   std::string joined = filesystem_.empty() ? "" : fmt::format("filesystem = {}\n", filesystem_);
+  if (!growing_.empty()) joined += fmt::format("growing = {}\n", growing_);
   return fmt::format("version = {}\n{}uuid = {}\n", kFormatVersion, joined, uuid_);
 }
 
 Status DataDirectory::JoinFilesystem(const std::string& uuid_hex) {
   assert(filesystem_.empty());
   filesystem_ = uuid_hex;
+  growing_.clear();
+  return WriteFormat();
+}
+
+Status DataDirectory::NoteGrowing(const std::string& metadata) {
+  assert(filesystem_.empty() && !is_new_);
+  growing_ = metadata;
+  return WriteFormat();
+}
+
+Status DataDirectory::TakeLoaded() const {
+  if (rename(loading_path().c_str(), shared_path().c_str()) == 0 && fsync(directory_) == 0) return {};
+  return ErrnoError(errno, fmt::format("cannot rename {} to {}", loading_path(), shared_path()));
+}
+
+Status DataDirectory::WriteFormat() const {
   const char* name = is_new_ ? "format.making" : "format";
   CAIRNFS_RETURN_IF_ERROR(WriteSmallFile(directory_, kNewFormat, FormatText(), path_));
   if (renameat(directory_, kNewFormat, directory_, name) != 0 || fsync(directory_) != 0) {
@@ -309,7 +326,7 @@ bool DataDirectory::KeepsOwners(uid_t owner) const {
 
 Status DataDirectory::ReadFormat() {
   CAIRNFS_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(directory_, "format", path_));
-  for (const char* name : {"version", "uuid", "filesystem"}) {
+  for (const char* name : {"version", "uuid", "filesystem", "growing"}) {
     int count = 0;
     static_cast<void>(Field(text, name, &count));
     if (count > 1) {
@@ -347,6 +364,7 @@ Status DataDirectory::ReadFormat() {
                                                       "put the file back from a backup",
                                                       path_));
   }
+  growing_ = Field(text, "growing");
   for (const char* folder : {"segments", "metadata"}) {
     struct stat info;
     if (fstatat(directory_, folder, &info, 0) != 0 || !S_ISDIR(info.st_mode)) {

@@ -2,11 +2,13 @@
 //
 //   DATA/LOCK          held by the process that uses the directory (directory_lock.h)
 //   DATA/format        "version = 1" and "uuid = ...": written last, so its presence says that the directory is whole;
-//                      in a cluster also "filesystem = ...", the one whose chunks are kept here
+//                      in a cluster also "filesystem = ...", the one whose chunks are kept here; of a host alone
+//                      "growing = ..." while its names go to a store elsewhere (grow.h)
 //   DATA/format.making the same while the directory is being made; renamed to `format` once everything else is durable
 //   DATA/segments/     chunks          DATA/metadata/   RocksDB
 //   DATA/shared/       RocksDB of the namespace that this node serves to the hosts of a cluster
 //   DATA/tls/          what the node proves itself with (admission/credentials.h)
+//   DATA/shared.loading/  the same while names are loaded, which nobody reads
 //   DATA/control.sock  the control service        DATA/ranks.sock    commits of ranks, and waits, for every user
 //   DATA/cairnfs.log   log of a daemon in the background
 //
@@ -54,10 +56,14 @@ class DataDirectory {
   std::string metadata_path() const { return path_ + "/metadata"; }
   std::string log_path() const { return path_ + "/cairnfs.log"; }
   std::string shared_path() const { return path_ + "/shared"; }
+  std::string loading_path() const { return path_ + "/shared.loading"; }
   uint64_t DiskBytes() const;                        // the capacity of the disk that it lies on; 0: not known
   const std::string& uuid() const { return uuid_; }  // 32 hex digits
   // 32 hex digits of the cluster's filesystem to which the directory belongs; empty: it is of a host alone.
   const std::string& filesystem() const { return filesystem_; }
+  // As a configuration names it, the store to which the names of this host alone are going, or may have gone when that
+  // was cut short; empty: none.
+  const std::string& growing() const { return growing_; }
   bool is_new() const { return is_new_; }  // FinishMaking is still to be called
   DirectoryLock& lock() { return *lock_; }
   // Odd things that are no errors, for the log, which is opened after the directory.
@@ -67,6 +73,10 @@ class DataDirectory {
   Status FinishMaking();
   // Durably makes it a directory of that filesystem of a cluster. REQUIRES: filesystem().empty().
   Status JoinFilesystem(const std::string& uuid_hex);
+  // Durably notes that store; an empty text: none. REQUIRES: filesystem().empty(), and not is_new().
+  Status NoteGrowing(const std::string& metadata);
+  // Durably makes what lies in loading_path() the names that this node serves.
+  Status TakeLoaded() const;
 
  private:
   DataDirectory(std::string path, int directory) : path_(std::move(path)), directory_(directory) {}
@@ -74,6 +84,7 @@ class DataDirectory {
   Status StartMaking();
   void Unmake();
   std::string FormatText() const;
+  Status WriteFormat() const;
   Status ReadFormat();
   Status CheckDirectory() const;
   Status CheckOwner() const;
@@ -84,6 +95,7 @@ class DataDirectory {
   std::unique_ptr<DirectoryLock> lock_;
   std::string uuid_;
   std::string filesystem_;
+  std::string growing_;
   std::vector<std::string> notes_;
   bool is_new_ = false;
 };

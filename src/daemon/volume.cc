@@ -16,6 +16,8 @@
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_volume.h"
 #include "daemon/dedup.h"
+#include "daemon/grow.h"
+#include "daemon/names_dump.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -40,12 +42,14 @@ Result<std::unique_ptr<AnyVolume>> OpenVolume(DataDirectory& directory, const Co
 }
 
 Status Volume::OpenParts(Purpose purpose) {
+  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory_));
   if (!directory_.filesystem().empty()) {
     return MakeError(
         ErrorCode::kInvalidArgument,
         fmt::format("{} belongs to filesystem {} of a cluster, and here it is to be opened by a host alone: "
                     "use a configuration that says where the cluster's metadata is (cairnfs cluster join "
-                    "writes one), or give another data directory",
+                    "writes one, and so does a cairnfs cluster init that was cut short when it is called again), or "
+                    "give another data directory",
                     directory_.path(), directory_.filesystem()));
   }
   const bool only_reads = config_.read_only || purpose == Purpose::kCheck;
@@ -137,6 +141,10 @@ fs::FileSystem::Parts Volume::Parts() {
 
 fs::FsOptions Volume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
+}
+
+Status Volume::DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) {
+  return daemon::DumpNames(context, *kv_, meta::DumpHead::Of::kHostAlone, sink);
 }
 
 Status Volume::MayTake(const Config& config) const {

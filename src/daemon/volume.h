@@ -39,6 +39,7 @@ class Volume final : public AnyVolume {
   Status MayTake(const Config& config) const override;
   control::RankGate& gate() override { return *gate_; }
   meta::Dedup dedup() const override { return dedup_; }
+  Status DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) override;
 
  private:
   Volume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}

@@ -131,14 +131,16 @@ TEST_P(InitDataTest, RefusesTheDirectoryOfAnotherCluster) {
   ExpectNothingChanged(other);
 }
 
-TEST_P(InitDataTest, RefusesTheFilesOfAHostAlone) {
-  MakeData("", 2);
+TEST_P(InitDataTest, RefusesADamagedHostAlone) {
+  MakeData("", 2);  // without a header
   auto made = InitCluster(options_);
   ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(Has(made.error(), "is the filesystem of a host alone and holds files")) << made.error().message;
-  EXPECT_TRUE(Has(made.error(), "give an empty directory with --data")) << made.error().message;
-  ExpectNothingChanged("");
+  EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(Has(made.error(), "has no filesystem header")) << made.error().message;
+  EXPECT_FALSE(stdfs::exists(options_.file));
+  auto directory = DataDirectory::Open({options_.config.data, false, "testing"});
+  ASSERT_TRUE(directory.ok()) << directory.error().message;
+  EXPECT_EQ((*directory)->filesystem(), "");
 }
 
 TEST_P(InitDataTest, RefusesADirectoryInUse) {
