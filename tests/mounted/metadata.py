@@ -237,7 +237,7 @@ def the_host_with_the_names_is_lost():
         cluster.start()
         one, two, three = cluster.hosts
         make_tree(one.mount_point, SEED)
-        write(two.path("deleted after it"), random.Random(SEED).randbytes(3 * MIB))
+        write(two.path("deleted after it"), os.urandom(3 * MIB))
         expected = manifest(one.mount_point)
         cluster.wait_for_copies()
         file = os.path.join(scratch.path, "backup")
@@ -255,6 +255,7 @@ def the_host_with_the_names_is_lost():
             host.mount()
         cluster.wait_for_states({host.name: "up" for host in (two, three)})
         wait_until(lambda: [node["state"] for node in two.node_list()] == ["up"] * 3, 60, "all are up")
+        cluster.wait_for_copies()
         code, said = call(two, "check", two.mount_point)
         assert code == 4 and "damaged: deleted after it" in said and said.count("damaged: ") == 1, said
         assert error_of(os.stat, two.path("saved after it")) != 0
