@@ -12,7 +12,7 @@ std::string ClusterJson(const control::ClusterReply& reply);
 std::string ReplicasText(
     const control::SetMinReplicasReply& replicas);  // what `cairnfs cluster set min-replicas` prints
 std::string ReplicasJson(const control::SetMinReplicasReply& replicas);
-std::string TokenJson(const control::TokenReply& token);      // what `cairnfs cluster token --json` prints
+std::string TokenJson(const control::TokenReply& token);  // what `cairnfs cluster token --json` prints
 // How far a node that is drained has come, in one line.
 std::string DrainText(const control::Node& node);
 // What `cairnfs node drain --json` and `node remove --json` print: `what` was done with the node.

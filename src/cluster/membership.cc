@@ -149,10 +149,10 @@ Status MembershipImpl::Remove(const NodeId& id, Removal removal) {
     transaction.IfRevision(KeyOf(MemberKey::kNode, id), node[0].revision);
     transaction.IfRevision(KeyOf(MemberKey::kDrain, id), drain.empty() ? 0 : drain[0].revision);
     transaction.IfAbsent(SessionKey(id));
-    for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain,
-                           MemberKey::kAdmitted}) {
+    for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain}) {
       transaction.Delete(KeyOf(kind, id));
     }
+    transaction.Put(KeyOf(MemberKey::kRemoved, id), "");
     const Result<uint64_t> revision = store_.Commit(context_, transaction);
     if (revision.ok()) return {};
     if (revision.error().code != ErrorCode::kConflict || attempt == kMemberAttemptsMax) return revision.error();

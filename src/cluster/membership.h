@@ -35,7 +35,6 @@ struct MembershipOptions {
   // dead process, because that lock lets one live at a time; of another place it may be that of a copy of the
   // directory, and is waited out. Empty: PlaceOfThisKernel().
   std::string place;
-  bool must_be_admitted = false;             // the node is to have been given a certificate: records.h, kAdmitted
   std::shared_ptr<kv::AnswerWatch> answers;  // of the store, also for WaitForSession; null: nobody ends its calls
 };
 

@@ -58,7 +58,7 @@ class MembershipImpl final : public Membership {
 
   // --- Taking a session. ---
   struct OwnKeys {
-    std::optional<kv::KvEntry> node, session, admitted;
+    std::optional<kv::KvEntry> node, session;
     SessionRecord session_record;  // empty when there is none, or it does not decode
   };
   Result<OwnKeys> ReadOwnKeys();

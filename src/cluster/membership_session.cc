@@ -21,12 +21,11 @@ void PutUnderLease(kv::Transaction& transaction, std::string key, std::string va
 
 Result<MembershipImpl::OwnKeys> MembershipImpl::ReadOwnKeys() {
   const std::vector<kv::KvSpan> spans{
-      {Key(MemberKey::kNode), "", 0}, {Key(MemberKey::kSession), "", 0}, {Key(MemberKey::kAdmitted), "", 0}};
+      {Key(MemberKey::kNode), "", 0}, {Key(MemberKey::kSession), "", 0}, {Key(MemberKey::kRemoved), "", 0}};
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(context_, spans));
   OwnKeys own;
   if (!snapshot.ranges[0].entries.empty()) own.node = std::move(snapshot.ranges[0].entries[0]);
-  if (!snapshot.ranges[2].entries.empty()) own.admitted = std::move(snapshot.ranges[2].entries[0]);
-  if (options_.must_be_admitted && !own.admitted) return NotAdmitted(options_.self.id);
+  if (!snapshot.ranges[2].entries.empty()) return WasRemoved(options_.self.id);
   if (snapshot.ranges[1].entries.empty()) return own;
   own.session = std::move(snapshot.ranges[1].entries[0]);
   Result<SessionRecord> record = SessionRecord::Decode(own.session->value);
@@ -62,7 +61,7 @@ Result<uint64_t> MembershipImpl::CommitSession(const OwnKeys& own, kv::LeaseId l
   kv::Transaction transaction;
   transaction.IfRevision(Key(MemberKey::kSession), own.session ? own.session->revision : 0);
   transaction.IfRevision(Key(MemberKey::kNode), own.node ? own.node->revision : 0);
-  if (options_.must_be_admitted) transaction.IfRevision(Key(MemberKey::kAdmitted), own.admitted->revision);
+  transaction.IfAbsent(Key(MemberKey::kRemoved));
   if (!own.node || own.node->value != record) transaction.Put(Key(MemberKey::kNode), record);
   transaction.Delete(Key(MemberKey::kFull)).Delete(Key(MemberKey::kOut));
   PutUnderLease(transaction, Key(MemberKey::kSession), SessionRecord{incarnation_, lease, place_}.Encode(), lease);

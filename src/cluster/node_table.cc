@@ -45,7 +45,7 @@ void NodeTable::Set(const std::string& key, const std::optional<std::string>& va
     case MemberKey::kSession: row.session = value ? revision : 0; break;
     case MemberKey::kFull: row.full = value.has_value(); break;
     case MemberKey::kOut: row.out = value.has_value(); break;
-    case MemberKey::kAdmitted: break;  // who may come, and not who is here
+    case MemberKey::kRemoved: break;  // who may not come, and not who is here
     case MemberKey::kDrain:
       row.drain = DrainOf(value);
       row.drain_revision = value ? revision : 0;

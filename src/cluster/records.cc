@@ -77,15 +77,12 @@ Result<OutRecord> OutRecord::Decode(std::string_view value) {
   return record;
 }
 
-std::string AdmittedRecord::Encode() const {
-  return Encoder().U8(kRecordVersion).Time(since).LengthPrefixed(name).Take();
-}
-
-Error NotAdmitted(const NodeId& id) {
+Error WasRemoved(const NodeId& id) {
   return MakeError(ErrorCode::kPermission,
                    "node " + id.ToHex() +
-                       " was removed from the cluster: to bring its machine back, give it an empty data directory and "
-                       "a new token (cairnfs cluster token)");
+                       " was removed from the cluster, which does not count on its chunks any more: to begin as a new "
+                       "node, give an empty data directory; to come back with these chunks, join again with cairnfs "
+                       "cluster join --force (where nodes have certificates, either way with a new token)");
 }
 
 std::string DrainRecord::Encode() const { return Encoder().U8(kRecordVersion).U8(is_empty ? 1 : 0).Take(); }
@@ -114,7 +111,7 @@ std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key) {
     case MemberKey::kSession:
     case MemberKey::kFull:
     case MemberKey::kOut:
-    case MemberKey::kAdmitted:
+    case MemberKey::kRemoved:
     case MemberKey::kDrain: return ParsedMemberKey{kind, *id};
   }
   return std::nullopt;

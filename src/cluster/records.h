@@ -4,7 +4,7 @@
 //   M S <node id>   session, under its lease: the node is up
 //   M F <node id>   the node takes no new chunks, under the session's lease
 //   M O <node id>   the node is out
-//   M A <node id>   the node was given a certificate, in a cluster that has them: without this key it may not come back
+//   M R <node id>   the node was removed, and may not come back by itself
 //   M D <node id>   the node is to give away what it has, and then has nothing
 //
 // All lie in one range, so that one watch tells of all of them in the order in which they happened.
@@ -48,7 +48,7 @@ struct DrainRecord {
   static Result<DrainRecord> Decode(std::string_view value);
 };
 
-enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O', kDrain = 'D', kAdmitted = 'A' };
+enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O', kDrain = 'D', kRemoved = 'R' };
 
 std::string KeyOf(MemberKey kind, const NodeId& id);
 // Who depends on another node's session (its locks, its delegations) compares this key with NodeInfo::session.
@@ -56,13 +56,8 @@ inline std::string SessionKey(const NodeId& id) { return KeyOf(MemberKey::kSessi
 inline std::string MembersBegin() { return "M"; }
 inline std::string MembersEnd() { return "N"; }
 
-struct AdmittedRecord {
-  std::string name;  // of the node, as it said when it joined; for people
-  Timestamp since;
-  std::string Encode() const;
-};
-// What a node is told that has a certificate and no such record: it was removed. kPermission.
-Error NotAdmitted(const NodeId& id);
+// What a node is told that was removed. kPermission.
+Error WasRemoved(const NodeId& id);
 
 struct ParsedMemberKey {
   MemberKey kind;

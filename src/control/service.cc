@@ -221,7 +221,12 @@ class StopService final : public Control::Service {
     return Refusal();
   }
   grpc::Status Cluster(grpc::ServerContext*, const ClusterRequest*, ClusterReply*) override { return Refusal(); }
-  grpc::Status Forget(grpc::ServerContext*, const ForgetRequest*, ForgetReply*) override { return Refusal(); }
+  grpc::Status DrainNode(grpc::ServerContext*, const DrainNodeRequest*, NodeReply*) override { return Refusal(); }
+  grpc::Status RemoveNode(grpc::ServerContext*, const RemoveNodeRequest*, NodeReply*) override { return Refusal(); }
+  grpc::Status MakeToken(grpc::ServerContext*, const TokenRequest*, TokenReply*) override { return Refusal(); }
+  grpc::Status DumpNames(grpc::ServerContext*, const DumpNamesRequest*, grpc::ServerWriter<DumpNamesPiece>*) override {
+    return Refusal();
+  }
   grpc::Status Remount(grpc::ServerContext*, const RemountRequest*, RemountReply*) override { return Refusal(); }
   grpc::Status SetMinReplicas(grpc::ServerContext*, const SetMinReplicasRequest*, SetMinReplicasReply*) override {
     return Refusal();

@@ -75,7 +75,7 @@ Result<admission::JoinWelcome> ClusterAdmission::Welcome() const {
 
 Status ClusterAdmission::Admit(const admission::JoinRequest& request) {
   CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(parts_.store, request.address, request.node, parts_.config.lease_ms));
-  return NoteAdmitted(parts_.store, request.node, request.name);
+  return AllowBack(parts_.store, request.node);
 }
 
 void ClusterAdmission::LookAfter(const Context& context) {

@@ -136,14 +136,11 @@ Status CheckDataMayBegin(const Config& config) {
 
 // Whether a host may join with its data directory: the first mount would refuse one of another filesystem. One that
 // does not exist yet is made by that mount. One that a daemon holds was found right by that daemon. One of another user
-// cannot be looked at before the daemon runs as that user. nullopt: it cannot be read.
-struct DataOfNode {
-  std::string uuid;  // which is the node's id; empty before the directory is made
-  bool may_be_forgotten = false;
-};
-Result<std::optional<DataOfNode>> CheckDataMayJoin(const Config& config, const std::string& filesystem) {
+// cannot be looked at before the daemon runs as that user. Returns the directory's uuid, which is its node's id: empty
+// before it is made, nullopt where it cannot be read.
+Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const std::string& filesystem) {
   std::error_code error;
-  if (!stdfs::exists(config.data + "/format", error)) return std::make_optional(DataOfNode());
+  if (!stdfs::exists(config.data + "/format", error)) return std::make_optional(std::string());
   DataDirectory::OpenOptions open;
   open.path = config.data;
   open.create = false;
@@ -153,10 +150,10 @@ Result<std::optional<DataOfNode>> CheckDataMayJoin(const Config& config, const s
     const ErrorCode code = directory.error().code;
     if (code != ErrorCode::kBusy && code != ErrorCode::kPermission) return directory.error();
     auto uuid = DataDirectory::ReadUuid(config.data);
-    return uuid.ok() ? std::make_optional(DataOfNode{*std::move(uuid)}) : std::nullopt;
+    return uuid.ok() ? std::make_optional(*std::move(uuid)) : std::nullopt;
   }
   CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(**directory, config, filesystem));
-  return std::make_optional(DataOfNode{(*directory)->uuid(), (*directory)->filesystem() == filesystem});
+  return std::make_optional((*directory)->uuid());
 }
 
 // Makes the directory one of the filesystem, and whole.
@@ -171,23 +168,10 @@ Status MakeNode(DataDirectory& directory, const Config& config, const std::strin
   return {};
 }
 
-// A directory that was a node before comes back as it (ClusterVolume::CheckIsNotForgotten): down, until it is mounted.
-Status ListAgain(kv::KvStore& store, const Config& config, const std::string& own_id) {
-  const auto id = cluster::NodeId::FromHex(own_id);
-  if (!id) return {};
-  const std::string key = cluster::KeyOf(cluster::MemberKey::kNode, *id);
-  const cluster::NodeRecord record{NodeName(config), AdvertisedAddress(config), config.failure_domain, 0};
-  const auto added = store.Commit({}, kv::Transaction().IfAbsent(key).Put(key, record.Encode()));
-  const bool is_there = !added.ok() && added.error().code == ErrorCode::kConflict;
-  return added.ok() || is_there ? Status() : Status(added.error());
-}
-
 // Makes the authority of a new cluster, and its first node's credentials.
-Status Found(const DataDirectory& directory, kv::KvStore& store, const Config& config, const std::string& filesystem,
-             const std::string& authority_out) {
-  CAIRNFS_RETURN_IF_ERROR(admission::Credentials::Found(admission::Credentials::FolderOf(directory.path()), filesystem,
-                                                        directory.uuid(), authority_out, Clock::WallTime()));
-  return NoteAdmitted(store, directory.uuid(), NodeName(config));
+Status Found(const DataDirectory& directory, const std::string& filesystem, const std::string& authority_out) {
+  return admission::Credentials::Found(admission::Credentials::FolderOf(directory.path()), filesystem, directory.uuid(),
+                                       authority_out, Clock::WallTime());
 }
 
 Result<std::unique_ptr<DataDirectory>> OpenToMake(const Config& config) {
@@ -214,7 +198,7 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config, const std::strin
   CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
   CAIRNFS_ASSIGN_OR_RETURN(ClusterIdentity identity, MakeCluster(store->store(), config));
   if (config.HasCertificates()) {
-    CAIRNFS_RETURN_IF_ERROR(Found(*directory, store->store(), config, ToHex(identity.header.uuid), authority_out));
+    CAIRNFS_RETURN_IF_ERROR(Found(*directory, ToHex(identity.header.uuid), authority_out));
   }
   CAIRNFS_RETURN_IF_ERROR(MakeNode(*directory, config, ToHex(identity.header.uuid)));
   return identity;
@@ -239,7 +223,7 @@ Result<ClusterIdentity> MakeRemoteCluster(const Config& config, const std::strin
   if (!identity.ok()) return identity.error().WithContext("cannot make a filesystem at " + config.metadata);
   if (directory == nullptr) return identity;
   const std::string filesystem = ToHex(identity->header.uuid);
-  CAIRNFS_RETURN_IF_ERROR(Found(*directory, store->store(), config, filesystem, authority_out));
+  CAIRNFS_RETURN_IF_ERROR(Found(*directory, filesystem, authority_out));
   CAIRNFS_RETURN_IF_ERROR(MakeNode(*directory, config, filesystem));
   return identity;
 }
@@ -269,7 +253,7 @@ Status Complete(Config& config, const ClusterSettings& settings) {
 Result<std::string> MakeJoiningNode(const Config& config, const std::string& filesystem) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto known, CheckDataMayJoin(config, filesystem));
   auto directory = OpenToMake(config);
-  if (!directory.ok() && directory.error().code == ErrorCode::kBusy && known && !known->uuid.empty()) return known->uuid;
+  if (!directory.ok() && directory.error().code == ErrorCode::kBusy && known && !known->empty()) return *known;
   if (!directory.ok()) return directory.error();
   CAIRNFS_RETURN_IF_ERROR(MakeNode(**directory, config, filesystem));
   return (*directory)->uuid();
@@ -377,14 +361,15 @@ Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const s
   return {};
 }
 
-Status NoteAdmitted(kv::KvStore& store, const std::string& node, const std::string& name) {
+Status AllowBack(kv::KvStore& store, const std::string& node) {
   const auto id = cluster::NodeId::FromHex(node);
-  if (!id || name.size() > cluster::kMemberTextBytesMax) return InvalidArgument("the host's id or name is none");
+  if (!id) return InvalidArgument("\"" + node + "\" is no id of a node");
   kv::Transaction transaction;
-  transaction.Put(cluster::KeyOf(cluster::MemberKey::kAdmitted, *id),
-                  cluster::AdmittedRecord{name, Clock::WallTime()}.Encode());
-  auto noted = store.Commit({}, transaction);
-  return noted.ok() ? Status() : Status(noted.error());
+  transaction.IfAbsent(cluster::SessionKey(*id));
+  auto allowed = store.Commit({}, transaction.Delete(cluster::KeyOf(cluster::MemberKey::kRemoved, *id)));
+  if (allowed.ok()) return {};
+  if (allowed.error().code != ErrorCode::kConflict) return allowed.error();
+  return MakeError(ErrorCode::kBusy, "node " + node + " is up: unmount it first, or give another data directory");
 }
 
 Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
@@ -486,9 +471,14 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   }
   CAIRNFS_RETURN_IF_ERROR(Complete(config, identity->settings));
   CAIRNFS_ASSIGN_OR_RETURN(const auto own, CheckDataMayJoin(config, ToHex(identity->header.uuid)));
-  if (own) CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(store->store(), AdvertisedAddress(config), own->uuid, config.lease_ms));
+  if (own)
+    CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(store->store(), AdvertisedAddress(config), *own, config.lease_ms));
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, config, "join"));
-  if (own && own->may_be_forgotten) CAIRNFS_RETURN_IF_ERROR(ListAgain(store->store(), config, own->uuid));
+  // A node that was removed comes back with what it has. One that is up was not removed.
+  if (own && !own->empty()) {
+    const Status allowed = AllowBack(store->store(), *own);
+    if (!allowed.ok() && allowed.error().code != ErrorCode::kBusy) return allowed.error();
+  }
   return SetupResult{ToHex(identity->header.uuid), address, config};
 }
 

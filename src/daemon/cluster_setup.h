@@ -47,8 +47,8 @@ Status CheckPrefix(ClusterStore& store, const Config& config);
 // its disk and join anew, so only a node that is up keeps its address to itself. kInvalidArgument: another node than
 // `own_id` (hex) is up at `wanted`.
 Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const std::string& own_id, uint64_t lease_ms);
-// Notes that a node (hex) was given a certificate, and so may be in the cluster.
-Status NoteAdmitted(kv::KvStore& store, const std::string& node, const std::string& name);
+// Lets a node (hex) back that was removed, if it was. kBusy: it is up. kInvalidArgument: that is no id.
+Status AllowBack(kv::KvStore& store, const std::string& node);
 // Makes a data directory one of this filesystem, or finds that it is. kInvalidArgument: it belongs to another one, or
 // is that of a host alone with files in it. `directory` is locked.
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem);

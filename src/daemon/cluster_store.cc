@@ -93,8 +93,8 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
 Status ClusterStore::CheckMember(const std::string& node) const {
   const auto id = cluster::NodeId::FromHex(node);
   if (!id) return MakeError(ErrorCode::kPermission, "\"" + node + "\" is no node");
-  CAIRNFS_ASSIGN_OR_RETURN(const auto admitted, hosted_->Get({}, cluster::KeyOf(cluster::MemberKey::kAdmitted, *id)));
-  return admitted ? Status() : cluster::NotAdmitted(*id);
+  CAIRNFS_ASSIGN_OR_RETURN(const auto removed, hosted_->Get({}, cluster::KeyOf(cluster::MemberKey::kRemoved, *id)));
+  return removed ? Status(cluster::WasRemoved(*id)) : Status();
 }
 
 ClusterStore::~ClusterStore() = default;

@@ -171,33 +171,14 @@ Status ClusterVolume::OpenFilesystem() {
   return {};
 }
 
-// Nobody counts on the chunks of a node that was forgotten, and it may hold what was deleted or damaged since. A node
-// without chunks is as good as a new one: so is one whose first start failed, which is taken out of the list again.
-Status ClusterVolume::CheckIsNotForgotten() {
-  const uint64_t chunks = storage_->chunks().Stats().chunk_count;
-  if (chunks == 0) return {};
-  const auto id = *cluster::NodeId::FromHex(directory_.uuid());
-  CAIRNFS_ASSIGN_OR_RETURN(const auto record,
-                           cluster_store_->store().Get({}, cluster::KeyOf(cluster::MemberKey::kNode, id)));
-  if (record) return {};
-  return MakeError(
-      ErrorCode::kPermission,
-      fmt::format(
-          "the node in {}, id {}, is not in the list of nodes any more: it was forgotten (cairnfs node forget), or "
-          "the metadata went back to before it joined. The cluster does not count on its {} chunks. To begin as "
-          "a new node, give an empty data directory; to come back with these chunks, join anew: cairnfs cluster "
-          "join ADDRESS --force",
-          directory_.path(), directory_.uuid(), chunks));
-}
-
 // A configuration that was copied from another host may name that host's address. A host that lost its disk has had the
 // same one before, and waits until that session has ended.
 Status ClusterVolume::AwaitAddress() {
   constexpr std::chrono::milliseconds kLookEvery{200};
   const Context within_leases = Context().WithTimeout(2 * std::chrono::milliseconds(config_.lease_ms));
   for (bool is_told = false;; is_told = true) {
-    const Status is_free = CheckAddressIsFree(cluster_store_->store(), AdvertisedAddress(config_),
-                                              directory_.uuid(), config_.lease_ms);
+    const Status is_free =
+        CheckAddressIsFree(cluster_store_->store(), AdvertisedAddress(config_), directory_.uuid(), config_.lease_ms);
     if (is_free.ok() || is_free.error().code != ErrorCode::kInvalidArgument) return is_free;
     if (!is_told) spdlog::warn("waiting, two leases at most: {}", is_free.error().message);
     if (!within_leases.Sleep(kLookEvery)) return is_free;
@@ -205,7 +186,6 @@ Status ClusterVolume::AwaitAddress() {
 }
 
 Status ClusterVolume::JoinCluster() {
-  CAIRNFS_RETURN_IF_ERROR(CheckIsNotForgotten());
   CAIRNFS_RETURN_IF_ERROR(AwaitAddress());
   cluster::MembershipOptions options;
   options.self = NodeOf(directory_, config_);
@@ -214,7 +194,6 @@ Status ClusterVolume::JoinCluster() {
   options.out_after = std::chrono::milliseconds(config_.out_after_ms);
   options.place = PlaceOf(directory_);
   options.answers = cluster_store_->answers();
-  options.must_be_admitted = credentials_ != nullptr;
   auto joined = cluster::Membership::Join(cluster_store_->store(), options);
   if (!joined.ok()) return joined.error().WithContext("cannot join the cluster at " + MetadataUrl(config_));
   membership_ = *std::move(joined);

@@ -67,7 +67,6 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Result<std::unique_ptr<ClusterStore>> OpenStore(const Config& config) const;
   Status ReachMetadata() const;
   Status OpenFilesystem();
-  Status CheckIsNotForgotten();
   Status AwaitAddress();
   Status JoinCluster();
   Status StartServing();

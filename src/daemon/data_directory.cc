@@ -34,8 +34,8 @@ constexpr size_t kUuidBytes = 16;
 constexpr const char* kOwnerProbe = "owner.probe";
 constexpr const char* kNewFormat = "format.new";
 constexpr auto kOwnNames = std::to_array<std::string_view>(
-    {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "shared.loading", "tls", "control.sock",
-     "ranks.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
+    {"LOCK", "format", "format.making", kNewFormat, "segments", "metadata", "shared", "shared.loading", "tls",
+     "control.sock", "ranks.sock", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log", "lost+found", kOwnerProbe});
 Result<std::string> ReadSmallFile(int directory, const char* name, const std::string& path) {
   int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return ErrnoError(errno, fmt::format("cannot read {}/{}", path, name));

@@ -105,8 +105,8 @@ Status WriteHolderLists(Storage& storage, const cluster::NodeId& self) {
       cluster::VisitHolders(engine, [&](const Digest& digest) { add(cluster::HolderKey(digest), std::nullopt); }));
   CAIRNFS_RETURN_IF_ERROR(storage.chunks().Sync());  // what is in no index yet
   const std::string holders = cluster::EncodeHolders({self});
-  CAIRNFS_RETURN_IF_ERROR(
-      storage.chunks().VisitChunks({}, [&](const Digest& digest) { add(cluster::HolderKey(digest), holders); }));
+  CAIRNFS_RETURN_IF_ERROR(storage.chunks().VisitChunks(
+      {}, [&](const Digest& digest, SegmentId) { add(cluster::HolderKey(digest), holders); }));
   CAIRNFS_RETURN_IF_ERROR(written);
   return engine.Write(writes, kv::WriteMode::kSynced);
 }

@@ -89,7 +89,7 @@ def a_removed_node_is_refused(world):
         spare.mount()
     spare.umount()
     world.cluster.wait_for_states({spare.name: "down"}, at=[first])
-    first.cairnfs("node", "forget", "--data", first.data, spare.name)
+    first.cairnfs("node", "remove", "--lost", "--data", first.data, spare.name)
     code, text = refusal(spare, "mount", "--config", spare.config)
     assert code == 6 and "was removed from the cluster" in text, (code, text)
     wait_until(lambda: first.status()["cluster"]["refused_total"] > 0, 30, "the refusal is counted")

@@ -15,7 +15,7 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, program, run_cases, seed_from_arguments
-from cluster import METADATA_PORT, Cluster, on, wait_until
+from cluster import METADATA_PORT, NETWORK, Cluster, on, wait_until
 from cluster_world import MIB, OPTIONS, error_of, read, write
 from manifest import assert_same, make_tree, manifest
 
@@ -48,7 +48,8 @@ def init_words(host):
     cluster = host.cluster
     where = ["--metadata", cluster.etcd_url] if cluster.etcd else ["--serve-metadata", f"{host.ip}:{METADATA_PORT}"]
     agreed = ["--lease", OPTIONS["lease"], "--out-after", OPTIONS["out_after"]]
-    return ["cluster", "init", "--trusted-network", "10.77.0.0/24", "--copies", "2", *where, *agreed, "--listen",
+    trust = [] if cluster.certificates else ["--trusted-network", NETWORK]
+    return ["cluster", "init", *trust, "--copies", "2", *where, *agreed, "--listen",
             host.listen, "--data", host.data, "--mount-point", host.mount_point, "--config", host.config, "--name",
             host.name]
 
@@ -120,7 +121,7 @@ class Moving(Cluster):
     """A cluster whose names move: between the first host and prefixes of one etcd."""
 
     def __init__(self, scratch, hosts, place, copies=2):
-        super().__init__(scratch, hosts=hosts, metadata="etcd", copies=copies, options=OPTIONS)
+        super().__init__(scratch, hosts=hosts, metadata="etcd", copies=copies, options=OPTIONS, certificates=False)
         self.members = self.etcd
         self.start_etcd()
         self.be_at(place)
@@ -233,7 +234,8 @@ def a_dump_while_all_save_is_of_one_moment(store):
 
 def the_host_with_the_names_is_lost():
     """Its names come from a dump, to a new disk; its chunks from the other hosts, but for those saved after the dump."""
-    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata="node", options=OPTIONS) as cluster:
+    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata="node", options=OPTIONS,
+                                       certificates=False) as cluster:
         cluster.start()
         one, two, three = cluster.hosts
         make_tree(one.mount_point, SEED)

@@ -324,7 +324,10 @@ TEST_F(MembershipTest, OneThatIsLostIsRemovedWhenItIsNotUp) {
   second.reset();
   ASSERT_TRUE(first->Remove(IdOf(2), Removal::kLost).ok());
   ExpectSeen(*first, "1+");
-  EXPECT_EQ(Must(store_->Range({}, "M", "N", 0)).entries.size(), 2u);
+  EXPECT_EQ(Must(store_->Range({}, "M", "N", 0)).entries.size(), 3u);
+  EXPECT_EQ(Membership::Join(*store_, OptionsOf(2)).error().code, ErrorCode::kPermission);
+  // Until somebody lets it back.
+  Must(store_->Commit({}, kv::Transaction().Delete(KeyOf(MemberKey::kRemoved, IdOf(2)))));
   second = Must(Membership::Join(*store_, OptionsOf(2)));
   ExpectSeen(*first, "1+ 2+");
 }

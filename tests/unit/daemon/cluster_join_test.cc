@@ -94,31 +94,20 @@ TEST_F(ClusterJoinTest, RefusesTheAddressOfANodeThatIsUp) {
 }
 
 // Its next start is refused; who joins says that it is to come back.
-TEST_F(ClusterJoinTest, ListsANodeAgainThatWasForgotten) {
+TEST_F(ClusterJoinTest, LetsANodeBackThatWasRemoved) {
   ASSERT_NO_FATAL_FAILURE(Serve());
-  const auto key = cluster::KeyOf(cluster::MemberKey::kNode, *cluster::NodeId::FromHex(MakeDirectory(filesystem_)));
+  const auto id = *cluster::NodeId::FromHex(MakeDirectory(filesystem_));
+  const std::string removed = cluster::KeyOf(cluster::MemberKey::kRemoved, id);
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(removed, "")).ok());
   auto joined = Join();
   ASSERT_TRUE(joined.ok()) << joined.error().message;
-  auto listed = store_->Get({}, key);
-  ASSERT_TRUE(listed.ok() && listed->has_value());
-  // One that is listed stays as it is.
-  const std::string record = cluster::NodeRecord{"other", "127.0.0.1:7401", "rack", 3}.Encode();
-  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(key, record)).ok());
-  options_.overwrite = true;
-  joined = Join();
-  ASSERT_TRUE(joined.ok()) << joined.error().message;
-  listed = store_->Get({}, key);
-  ASSERT_TRUE(listed.ok() && listed->has_value());
-  EXPECT_EQ((*listed)->value, record);
-  // One that never was a node is listed by its first mount.
-  options_.config.data = folder_ + "/new";
-  const auto fresh = DataDirectory::Open({options_.config.data, true, "testing"});
-  ASSERT_TRUE(fresh.ok() && (*fresh)->FinishMaking().ok());
-  const std::string uuid = (*fresh)->uuid();
-  joined = Join();
-  listed = store_->Get({}, cluster::KeyOf(cluster::MemberKey::kNode, *cluster::NodeId::FromHex(uuid)));
-  ASSERT_TRUE(listed.ok());
-  EXPECT_FALSE(listed->has_value());
+  auto left = store_->Get({}, removed);
+  ASSERT_TRUE(left.ok());
+  EXPECT_FALSE(*left);
+  // Not beside a daemon that runs as it.
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(cluster::SessionKey(id), "")).ok());
+  EXPECT_EQ(AllowBack(*store_, id.ToHex()).error().code, ErrorCode::kBusy);
+  EXPECT_EQ(AllowBack(*store_, "nonsense").error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(ClusterJoinTest, SaysThatNobodyAnswers) {
