@@ -20,6 +20,7 @@ namespace {
 constexpr std::chrono::hours kAuthorityLife{24 * 365 * 30};
 constexpr int kSerialBytes = 16;
 constexpr size_t kIssuerNameBytes = 4;
+constexpr size_t kNodeDigitsMax = 32;
 constexpr long kVersion3 = 2;  // of X.509, as it is written
 
 Error NoPem(std::string_view what) {
@@ -180,8 +181,11 @@ Result<std::string> MakeRequest(const std::string& key_text) {
 
 Result<std::string> Issue(const KeyAndCertificate& issuer, std::string_view request_text, std::string_view node,
                           Timestamp now, std::chrono::seconds life) {
-  const BioPtr reader(BIO_new_mem_buf(request_text.data(), static_cast<int>(request_text.size())));
-  const RequestPtr request(PEM_read_bio_X509_REQ(reader.get(), nullptr, nullptr, nullptr));
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  if (node.empty() || node.size() > kNodeDigitsMax || node.find_first_not_of(kDigits) != std::string_view::npos) {
+    return MakeError(ErrorCode::kInvalidArgument, "the id of the node is none: it has 32 hex digits, in lower case");
+  }
+  const RequestPtr request = RequestOf(request_text);
   EVP_PKEY* subject = request == nullptr ? nullptr : X509_REQ_get0_pubkey(request.get());
   if (subject == nullptr || !IsP256(subject) || X509_REQ_verify(request.get(), subject) != 1) {
     ERR_clear_error();
@@ -218,7 +222,7 @@ Result<Validity> Check(const std::string& authority_text, const std::string& cha
   const Validity valid{TimeOf(X509_get0_notBefore(certificate)), TimeOf(X509_get0_notAfter(certificate))};
   if (now < valid.begin) {
     return MakeError(
-        ErrorCode::kPermission,
+        ErrorCode::kUnavailable,
         fmt::format("by this host's clock it is {}, and the node's certificate begins at {}: set the clock", DayOf(now),
                     DayOf(valid.begin)));
   }
@@ -230,6 +234,23 @@ Result<Validity> Check(const std::string& authority_text, const std::string& cha
                     DayOf(now), DayOf(valid.end)));
   }
   return valid;
+}
+
+Result<Validity> ValidityOf(std::string_view text) {
+  const CertificatePtr certificate = CertificateOf(text);
+  if (certificate == nullptr) return NoPem("the certificate");
+  return Validity{TimeOf(X509_get0_notBefore(certificate.get())), TimeOf(X509_get0_notAfter(certificate.get()))};
+}
+
+Status CheckIssuer(const std::string& authority_text, const KeyAndCertificate& issuer) {
+  const CertificatePtr authority = CertificateOf(authority_text);
+  const std::vector<CertificatePtr> chain = CertificatesOf(issuer.certificate);
+  const KeyPtr key = KeyOf(issuer.key);
+  if (authority == nullptr || chain.empty() || key == nullptr) return NoPem("the issuer");
+  const bool fits = X509_check_private_key(chain[0].get(), key.get()) == 1 && X509_check_ca(chain[0].get()) == 1;
+  ERR_clear_error();
+  if (!fits) return MakeError(ErrorCode::kCorrupt, "its key and certificate do not fit, or it may not sign");
+  return CheckChain(*authority, chain, ChainTime::kAny);
 }
 
 Result<std::string> CertificateTextOf(std::string_view text) {

@@ -37,12 +37,16 @@ Result<std::string> MakeRequest(const std::string& key);
 Result<std::string> Issue(const KeyAndCertificate& issuer, std::string_view request, std::string_view node,
                           Timestamp now, std::chrono::seconds life = kNodeLife);
 
+// Checks what signs certificates: that its key fits, and that it may sign for the authority. kCorrupt.
+Status CheckIssuer(const std::string& authority, const KeyAndCertificate& issuer);
+
 struct Validity {
   Timestamp begin, end;
 };
+Result<Validity> ValidityOf(std::string_view certificate);  // kCorrupt: it is none
 // Checks what a node is to prove itself with: `chain` is its certificate and those that lead to the authority.
 // kCorrupt: a text is none, the key is another one, or the chain does not lead to the authority. kPermission: it names
-// another node, or is not valid at `now`. The message says what would be right.
+// another node, or has ended at `now`. kUnavailable: it has not begun. The message says what would be right.
 Result<Validity> Check(const std::string& authority, const std::string& chain, const std::string& key,
                        std::string_view node, Timestamp now);
 

@@ -75,6 +75,12 @@ Result<std::string> ReadPrivate(const std::string& path) {
   return text;
 }
 
+// All but the time is right with the node's certificate.
+bool OnlyHasEnded(const std::string& authority, const std::string& own, std::string_view node, Timestamp now) {
+  const auto valid = ValidityOf(own);
+  return valid.ok() && now > valid->end && Check(authority, own, own, node, valid->end).ok();
+}
+
 }  // namespace
 
 Status Credentials::Found(const std::string& folder, std::string_view filesystem, std::string_view node,
@@ -91,7 +97,7 @@ Status Credentials::Found(const std::string& folder, std::string_view filesystem
   Credentials own(folder, node);
   own.authority_ = authority.certificate;
   own.issuer_ = issuer;
-  return own.Renew([&](const std::string& request) { return own.Issue(request, node, now); }, now);
+  return own.Renew(own.Signing(now), now);
 }
 
 Status Credentials::Write(const std::string& folder, const std::string& authority, const std::string& key,
@@ -110,17 +116,28 @@ Result<std::unique_ptr<Credentials>> Credentials::Open(const std::string& folder
   auto opened = std::unique_ptr<Credentials>(new Credentials(folder, node));
   CAIRNFS_ASSIGN_OR_RETURN(opened->authority_, ReadPrivate(folder + kAuthorityFile));
   CAIRNFS_ASSIGN_OR_RETURN(const std::string own, ReadPrivate(folder + kNodeFile));
-  auto valid = Check(opened->authority_, own, own, node, now);
-  if (!valid.ok()) return valid.error().WithContext(folder);
+  auto issuer = ReadPrivate(folder + kIssuerFile);
+  if (!issuer.ok() && issuer.error().code != ErrorCode::kNotFound) return issuer.error();
+  if (issuer.ok()) {
+    opened->issuer_ = {*issuer, *issuer};
+    const Status good = CheckIssuer(opened->authority_, opened->issuer_);
+    if (!good.ok()) return good.error().WithContext(folder + kIssuerFile);
+  }
+  const auto valid = Check(opened->authority_, own, own, node, now);
   {
     MutexLock lock(opened->mutex_);
     opened->own_ = own;
-    opened->validity_ = *valid;
+    if (valid.ok()) opened->validity_ = *valid;
   }
-  auto issuer = ReadPrivate(folder + kIssuerFile);
-  if (!issuer.ok() && issuer.error().code != ErrorCode::kNotFound) return issuer.error();
-  if (issuer.ok()) opened->issuer_ = {*issuer, *issuer};
+  if (valid.ok()) return opened;
+  const bool helps_itself = opened->Issues() && OnlyHasEnded(opened->authority_, own, node, now);
+  if (!helps_itself) return valid.error().WithContext(folder);
+  CAIRNFS_RETURN_IF_ERROR(opened->Renew(opened->Signing(now), now));  // nobody else could give it a new one
   return opened;
+}
+
+std::function<Result<std::string>(const std::string&)> Credentials::Signing(Timestamp now) const {
+  return [this, now](const std::string& request) { return Issue(request, node_, now); };
 }
 
 rpc::Tls Credentials::tls() const {

@@ -8,6 +8,7 @@
 // fit.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,7 +32,8 @@ class Credentials {
   // For a node that joins. `key` and `chain`: as Check() takes them, which is done first.
   static Status Write(const std::string& folder, const std::string& authority, const std::string& key,
                       const std::string& chain, std::string_view node, Timestamp now);
-  // Reads and checks those of `node` (hex). kNotFound: there are none. kPermission: others may read or write a file,
+  // Reads and checks those of `node` (hex). A node that signs, and whose own certificate has ended, gives itself a new
+  // one. kNotFound: there are none. kPermission: others may read or write a file,
   // or see Check(), as for kCorrupt.
   static Result<std::unique_ptr<Credentials>> Open(const std::string& folder, std::string_view node, Timestamp now);
   Credentials(const Credentials&) = delete;
@@ -59,6 +61,9 @@ class Credentials {
     CAIRNFS_ASSIGN_OR_RETURN(const std::string chain, ask(request));
     return Replace(key, chain, now);
   }
+
+  // Of a node that signs: what Renew() is to ask.
+  std::function<Result<std::string>(const std::string& request)> Signing(Timestamp now) const;
 
  private:
   Credentials(std::string folder, std::string_view node) : folder_(std::move(folder)), node_(node) {}

@@ -13,6 +13,7 @@
 #include "admission/tls_connection.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/task_queue.h"
 #include "rpc/acceptor.h"
 #include "rpc/local_peer.h"
@@ -116,12 +117,19 @@ class JoinPortImpl final : public JoinPort {
 
   Result<std::string> Grant(const Secret& secret, const std::string& message) {
     CAIRNFS_ASSIGN_OR_RETURN(const JoinRequest request, JoinRequest::Decode(message));
-    // Signed before the token is used up: a request that cannot be granted does not cost one.
+    const auto until = tokens_.Use(secret);
+    if (!until) return UnknownToken();
+    auto granted = GrantTo(request);
+    if (!granted.ok()) tokens_.PutBack(secret, *until);  // it made nobody a node
+    return granted;
+  }
+
+  Result<std::string> GrantTo(const JoinRequest& request) {
     CAIRNFS_ASSIGN_OR_RETURN(const std::string chain,
                              credentials_.Issue(request.certificate, request.node, Clock::WallTime()));
     CAIRNFS_RETURN_IF_ERROR(cluster_.admit(request));
-    if (!tokens_.Use(secret)) return UnknownToken();
-    spdlog::info("node {} ({}, {}) may join the cluster: it had a token", request.name, request.node, request.address);
+    spdlog::info("node {} ({}, {}) may join the cluster: it had a token", Printable(request.name), request.node,
+                 Printable(request.address));
     return JoinGrant{credentials_.authority(), chain}.Encode();
   }
 

@@ -41,6 +41,13 @@ CertificatePtr CertificateOf(std::string_view pem) {
   return certificates.empty() ? nullptr : std::move(certificates.front());
 }
 
+RequestPtr RequestOf(std::string_view pem) {
+  const BioPtr reader = ReaderOf(pem);
+  RequestPtr request(PEM_read_bio_X509_REQ(reader.get(), nullptr, NoPassword, nullptr));
+  ERR_clear_error();
+  return request;
+}
+
 KeyPtr KeyOf(std::string_view pem) {
   const BioPtr reader = ReaderOf(pem);
   KeyPtr key(PEM_read_bio_PrivateKey(reader.get(), nullptr, NoPassword, nullptr));

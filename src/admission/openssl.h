@@ -38,6 +38,7 @@ Error OpenSslError(std::string_view doing);
 std::vector<CertificatePtr> CertificatesOf(std::string_view pem);
 CertificatePtr CertificateOf(std::string_view pem);  // the first one; null: there is none
 KeyPtr KeyOf(std::string_view pem);                  // null: there is none
+RequestPtr RequestOf(std::string_view pem);          // the same
 
 // Whether the certificates lead from the first to the authority, now or whenever they are valid. kCorrupt: they do not.
 enum class ChainTime { kNow, kAny };

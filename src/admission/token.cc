@@ -70,10 +70,19 @@ bool Tokens::IsGood(const Secret& secret) const {
   return until_.contains(Sha256(AsText(secret)));
 }
 
-bool Tokens::Use(const Secret& secret) {
+std::optional<Tokens::Until> Tokens::Use(const Secret& secret) {
   MutexLock lock(mutex_);
   DropOld();
-  return until_.erase(Sha256(AsText(secret))) == 1;
+  const auto found = until_.find(Sha256(AsText(secret)));
+  if (found == until_.end()) return std::nullopt;
+  const Until until = found->second;
+  until_.erase(found);
+  return until;
+}
+
+void Tokens::PutBack(const Secret& secret, Until until) {
+  MutexLock lock(mutex_);
+  until_[Sha256(AsText(secret))] = until;
 }
 
 void Tokens::DropOld() const {

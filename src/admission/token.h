@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,14 +35,17 @@ class Tokens {
   // A new one for the authority, good once and for `life`. kExhausted: so many are out that none is made.
   Result<Token> Make(const Fingerprint& authority, std::chrono::seconds life);
   bool IsGood(const Secret& secret) const;
-  // True, once at most: it was good.
-  bool Use(const Secret& secret);
+  // Once at most for each: it was good, and is no more. Nullopt: it was not. PutBack makes it good again, for as long
+  // as it would have been.
+  using Until = std::chrono::nanoseconds;  // by Clock::SinceBoot
+  std::optional<Until> Use(const Secret& secret);
+  void PutBack(const Secret& secret, Until until);
 
  private:
   void DropOld() const REQUIRES_LOCK(mutex_);
   mutable Mutex mutex_;
-  // By the secret's SHA-256, so that the time of a look-up tells nothing of the secret. Until when: Clock::SinceBoot.
-  mutable std::map<Fingerprint, std::chrono::nanoseconds> until_ GUARDED_BY(mutex_);
+  // By the secret's SHA-256, so that the time of a look-up tells nothing of the secret.
+  mutable std::map<Fingerprint, Until> until_ GUARDED_BY(mutex_);
 };
 
 }  // namespace cairnfs::admission

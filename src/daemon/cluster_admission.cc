@@ -74,6 +74,10 @@ Result<admission::JoinWelcome> ClusterAdmission::Welcome() const {
 }
 
 Status ClusterAdmission::Admit(const admission::JoinRequest& request) {
+  if (request.name.size() > cluster::kMemberTextBytesMax || request.address.size() > cluster::kMemberTextBytesMax) {
+    return InvalidArgument(
+        fmt::format("a node's name and address have {} bytes at most", cluster::kMemberTextBytesMax));
+  }
   CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(parts_.store, request.address, request.node, parts_.config.lease_ms));
   return AllowBack(parts_.store, request.node);
 }
@@ -90,26 +94,24 @@ void ClusterAdmission::LookAfter(const Context& context) {
 
 Status ClusterAdmission::LookOnce(const Context& context) {
   const Timestamp now = Clock::WallTime();
+  if (parts_.credentials.IsRenewalDue(now)) {
+    if (Status renewed = Renew(context); !renewed.ok()) {
+      const int64_t left = parts_.credentials.validity().end.seconds - now.seconds;
+      return renewed.error().WithContext(
+          fmt::format("this node's certificate ends in {} days and cannot be renewed", left / (24 * 3600)));
+    }
+    spdlog::info("this node's certificate was renewed");
+  }
   // New connections use the files as they are: somebody may have exchanged or opened them.
-  if (Status good = parts_.credentials.CheckFiles(now); !good.ok()) {
-    return good.error().WithContext("other nodes will refuse this one, and it them");
-  }
-  if (!parts_.credentials.IsRenewalDue(now)) return {};
-  if (Status renewed = Renew(context); !renewed.ok()) {
-    const int64_t left = parts_.credentials.validity().end.seconds - now.seconds;
-    return renewed.error().WithContext(
-        fmt::format("this node's certificate ends in {} days and cannot be renewed", left / (24 * 3600)));
-  }
-  spdlog::info("this node's certificate was renewed");
-  return {};
+  const Status good = parts_.credentials.CheckFiles(now);
+  return good.ok() ? good : Status(good.error().WithContext("other nodes will refuse this one, and it them"));
 }
 
 Status ClusterAdmission::Renew(const Context& context) {
   const Timestamp now = Clock::WallTime();
   return parts_.credentials.Renew(
       [&](const std::string& request) -> Result<std::string> {
-        if (!parts_.credentials.Issues()) return AskOthers(context, request);
-        return parts_.credentials.Issue(request, parts_.membership.self().ToHex(), now);
+        return parts_.credentials.Issues() ? parts_.credentials.Signing(now)(request) : AskOthers(context, request);
       },
       now);
 }

@@ -1,9 +1,11 @@
 #include "daemon/cluster_setup.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 
 #include "admission/credentials.h"
@@ -230,6 +232,8 @@ Result<ClusterIdentity> MakeRemoteCluster(const Config& config, const std::strin
 
 Status CheckIsNoFile(const std::string& path) {
   std::error_code error;
+  const std::string folder = stdfs::path(path).has_parent_path() ? stdfs::path(path).parent_path().string() : ".";
+  if (!path.empty() && access(folder.c_str(), W_OK) != 0) return ErrnoError(errno, "cannot write into " + folder);
   if (path.empty() || !stdfs::exists(path, error)) return {};
   return MakeError(ErrorCode::kAlreadyExists,
                    path + " exists already: name a new file for the authority's key, or move that one away");
@@ -373,6 +377,13 @@ Status AllowBack(kv::KvStore& store, const std::string& node) {
 }
 
 Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
+  if (config.trusted_network.empty() != settings.trusted_network.empty()) {
+    return InvalidArgument(
+        config.trusted_network.empty()
+            ? "trusted_network is empty here, but the cluster was made without certificates: take "
+              "trusted_network from another host's configuration"
+            : "trusted_network is set here, but the nodes of the cluster have certificates: leave it out");
+  }
   struct Pair {
     std::string_view key;
     std::string here, there;

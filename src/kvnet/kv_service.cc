@@ -62,10 +62,12 @@ class WatchCount {
 // One watch of a client. gRPC's threads and the watch's own meet here; it destroys itself when the call is over.
 class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
  public:
-  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches, const Status& admitted)
-      : watches_(watches) {
+  // `admit`: whether the client may be told; asked at the beginning and before each reply.
+  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches,
+              std::function<Status()> admit)
+      : watches_(watches), admit_(std::move(admit)) {
     const bool has_room = watches_.Add();
-    if (!admitted.ok()) {
+    if (const Status admitted = admit_(); !admitted.ok()) {
       Refuse(rpc::ToGrpc(admitted.error()));
       return;
     }
@@ -131,7 +133,12 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   }
   // Waits until the reply before is on its way: changes that a slow client does not take stay in the store's history.
   void Send(proto::WatchReply reply) {
+    const Status admitted = admit_();
     MutexLock lock(mutex_);
+    if (!admitted.ok() && !has_ended_) {
+      has_ended_ = true;
+      if (!is_writing_) FinishOnce();
+    }
     while (is_writing_ && !has_ended_) written_.Wait(mutex_);
     if (has_ended_) return;
     reply_ = std::move(reply);
@@ -148,6 +155,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
   }
 
   WatchCount& watches_;
+  const std::function<Status()> admit_;
   Mutex mutex_;
   CondVar written_;
   proto::WatchReply reply_;  // of gRPC while is_writing_
@@ -266,7 +274,7 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::ServerWriteReactor<proto::WatchReply>* Watch(grpc::CallbackServerContext* context,
                                                      const proto::WatchRequest* request) override {
-    return new WatchStream(store_, *request, watches_, AdmitCall(*context));
+    return new WatchStream(store_, *request, watches_, [this, context] { return AdmitCall(*context); });
   }
 
  private:

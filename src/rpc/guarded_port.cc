@@ -164,60 +164,85 @@ void GuardedPort::TakeYoung(int connection) {
     return;
   }
   const IpBytes network = NetworkOf(peer->address);
+  const auto is_of_network = [&](const Young& young) { return NetworkOf(young.peer.address) == network; };
   {
     MutexLock lock(mutex_);
-    const auto of_network = std::count_if(young_.begin(), young_.end(),
-                                          [&](const Young& young) { return NetworkOf(young.peer.address) == network; });
-    if (young_.size() < kYoungMax && of_network < static_cast<ptrdiff_t>(kYoungOfNetworkMax)) {
-      young_.push_back({connection, *cookie, *peer, Clock::Now()});
-      young_count_ = young_.size();
-      lock.Unlock();
-      return HandOver(*admit_, connection);
+    // A node calls at once: so the oldest gives way, that of the same network where its share is used up.
+    const auto of_network = std::count_if(young_.begin(), young_.end(), is_of_network);
+    auto oldest = young_.end();
+    if (of_network >= static_cast<ptrdiff_t>(kYoungOfNetworkMax)) {
+      oldest = std::find_if(young_.begin(), young_.end(), is_of_network);
+    } else if (young_.size() >= kYoungMax) {
+      oldest = young_.begin();
     }
+    if (oldest != young_.end()) {
+      End(*oldest);
+      if (!oldest->is_counted) ended_.push_back(oldest->peer);
+      young_.erase(oldest);
+    }
+    young_.push_back({connection, *cookie, *peer, Clock::Now()});
+    young_count_ = young_.size();
   }
-  refusals_->Note(fmt::format("a connection from {}: too many have shown no certificate yet", TextOf(*peer)));
-  close(connection);
+  HandOver(*admit_, connection);
 }
 
-// Forgets those that have ended, which were no member's, and those that are past the handshake, which are.
+// The server closes the descriptor once it finds the connection ended.
+void GuardedPort::End(const Young& young) {
+  if (SocketCookie(young.connection) == young.cookie) shutdown(young.connection, SHUT_RDWR);
+}
+
+// Forgets those that have ended without a call, and ends those that have had time enough for one.
 bool GuardedPort::LookAfterYoung() {
   if (young_count_ == 0) return false;
   std::vector<Endpoint> ended;
   MutexLock lock(mutex_);
+  ended.swap(ended_);
   std::erase_if(young_, [&, now = Clock::Now()](const Young& young) {
-    const bool has_ended = SocketCookie(young.connection) != young.cookie;
-    if (has_ended) ended.push_back(young.peer);
-    return has_ended || now - young.taken_at > kYoungAge;
+    const bool is_late = now - young.taken_at > kYoungAge;
+    if (is_late) End(young);
+    const bool has_ended = is_late || SocketCookie(young.connection) != young.cookie;
+    if (has_ended && !young.is_counted) ended.push_back(young.peer);
+    return has_ended;
   });
   young_count_ = young_.size();
   const bool are_left = !young_.empty();
   lock.Unlock();
   for (const Endpoint& peer : ended) {
     refusals_->Note(
-        fmt::format("a connection from {}, which ended before a call: it showed no certificate that this "
-                    "cluster's authority gave and that is valid now, or broke off",
+        fmt::format("a connection from {}, which ended before a call of a member: it showed no certificate that "
+                    "this cluster's authority gave and that is valid now, broke off, or was silent",
                     TextOf(peer)));
   }
   return are_left;
 }
 
-void GuardedPort::NoteCall(const grpc::ServerContextBase& call) {
+void GuardedPort::NoteCall(const grpc::ServerContextBase& call, Caller caller) {
   if (young_count_ == 0) return;
   const auto peer = EndpointOfUri(call.peer());
   if (!peer) return;
   MutexLock lock(mutex_);
-  std::erase_if(
-      young_, [&](const Young& young) { return young.peer.port == peer->port && young.peer.address == peer->address; });
+  const auto young = std::find_if(young_.begin(), young_.end(), [&](const Young& one) {
+    return one.peer.port == peer->port && one.peer.address == peer->address;
+  });
+  if (young == young_.end()) return;
+  if (caller == Caller::kMember) {
+    young_.erase(young);
+  } else {
+    young->is_counted = true;
+  }
   young_count_ = young_.size();
 }
 
 Result<std::string> GuardedPort::Admit(const grpc::ServerContextBase& call) {
   if (!guard_.tls.enabled()) return std::string();
-  NoteCall(call);
   const auto node = CertifiedNode(*call.auth_context());
   if (!node) return Refuse(call, "its certificate names no node");
   const Status member = guard_.check_member ? guard_.check_member(*node) : Status();
-  if (member.ok()) return *node;
+  if (member.ok()) {
+    NoteCall(call, Caller::kMember);
+    return *node;
+  }
+  NoteCall(call, Caller::kStranger);
   return MakeError(member.error().code, Refuse(call, member.error().message).message);
 }
 

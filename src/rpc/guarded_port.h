@@ -2,8 +2,8 @@
 // may.
 //
 // With TLS: who shows a certificate of the cluster's authority. Nothing that comes before is parsed as a call, and
-// connections that have shown none yet are bounded, each address having a share. Each call is then admitted by Admit(),
-// which asks whether the node that the certificate names is still a member.
+// connections over which no member has called yet are bounded in number and time, each address having a share. Each
+// call is then admitted by Admit(), which asks whether the node that the certificate names is still a member.
 //
 // What is received over all connections and not worked off yet, parts of messages too, is bounded: calls beyond it end
 // with RESOURCE_EXHAUSTED and without a code of status.h.
@@ -61,18 +61,21 @@ class GuardedPort {
   uint64_t refused_total() const { return refusals_ == nullptr ? 0 : refusals_->total(); }
 
  private:
-  // A connection over which no call came yet.
+  // A connection over which no call of a member came yet.
   struct Young {
     int connection;
     uint64_t cookie;  // tells the connection from a later one with this descriptor
     Endpoint peer;
     Clock::time_point taken_at;
+    bool is_counted = false;  // a call over it was refused
   };
   class Answers;
   void Take(int connection);
   void TakeYoung(int connection) EXCLUDES_LOCK(mutex_);
+  static void End(const Young& young);
   bool LookAfterYoung() EXCLUDES_LOCK(mutex_);
-  void NoteCall(const grpc::ServerContextBase& call) EXCLUDES_LOCK(mutex_);
+  enum class Caller { kMember, kStranger };
+  void NoteCall(const grpc::ServerContextBase& call, Caller caller) EXCLUDES_LOCK(mutex_);
   // ok: it may come in. kPermission: the message says who it is, for the log.
   Status Judge(int connection) const;
 
@@ -83,7 +86,8 @@ class GuardedPort {
   std::unique_ptr<Answers> answers_;      // without TLS
   std::atomic<size_t> young_count_{0};    // of young_: a call need not look where it is 0
   Mutex mutex_;
-  std::vector<Young> young_ GUARDED_BY(mutex_);
+  std::vector<Young> young_ GUARDED_BY(mutex_);     // the oldest first
+  std::vector<Endpoint> ended_ GUARDED_BY(mutex_);  // of those that gave way, and are still to be told
   std::unique_ptr<Acceptor> acceptor_;
 };
 

@@ -24,7 +24,7 @@ GROW_STEPS = ("daemon.grow_loaded", "daemon.grow_noted", "daemon.grow_decided", 
 
 def call(host, *words, **environment):
     """The exit code of cairnfs, and what it said."""
-    done = subprocess.run(host.inside(program("cairnfs"), *words), check=False, text=True, stdout=subprocess.PIPE,
+    done = subprocess.run(host.inside(program("cairnfs"), *words), check=False, text=True, errors="replace", stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, timeout=300, env={**os.environ, **environment})
     return done.returncode, done.stdout
 

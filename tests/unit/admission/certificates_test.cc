@@ -36,7 +36,7 @@ TEST_F(CertificatesTest, OneOfTheAuthorityIsGoodForAYear) {
   EXPECT_EQ(ended.code, ErrorCode::kPermission);
   EXPECT_NE(ended.message.find("ended at"), std::string::npos) << ended.message;
   const Error early = CheckAt(-365, chain).error();  // a clock that is a year late
-  EXPECT_EQ(early.code, ErrorCode::kPermission);
+  EXPECT_EQ(early.code, ErrorCode::kUnavailable);
   EXPECT_NE(early.message.find("set the clock"), std::string::npos) << early.message;
 }
 
@@ -80,6 +80,21 @@ TEST_F(CertificatesTest, ARequestMustBeSignedByItsKey) {
   damaged[middle] = damaged[middle] == 'A' ? 'B' : 'A';
   EXPECT_EQ(Issue(authority_, damaged, "aa", now_).error().code, ErrorCode::kInvalidArgument);
   EXPECT_FALSE(Issue(authority_, authority_.certificate, "aa", now_).ok());
+}
+
+TEST_F(CertificatesTest, OnlyAnIdIsCertified) {
+  for (const char* id : {"", "AA", "a-a", "aa,DNS:elsewhere", "0123456789abcdef0123456789abcdef0"}) {
+    EXPECT_EQ(Issue(authority_, request_, id, now_).error().code, ErrorCode::kInvalidArgument) << id;
+  }
+}
+
+TEST_F(CertificatesTest, AnIssuerIsCheckedAsAWhole) {
+  EXPECT_TRUE(CheckIssuer(authority_.certificate, authority_).ok());
+  EXPECT_TRUE(CheckIssuer(authority_.certificate, MustHave(MakeIssuer(authority_, now_))).ok());
+  EXPECT_FALSE(CheckIssuer(authority_.certificate, MustHave(MakeAuthority("f00d", now_))).ok());
+  EXPECT_FALSE(CheckIssuer(authority_.certificate, {key_, authority_.certificate}).ok());
+  EXPECT_FALSE(CheckIssuer(authority_.certificate, {key_, Sign(authority_, "aa")}).ok());  // a node's
+  EXPECT_FALSE(CheckIssuer(authority_.certificate, {"", ""}).ok());
 }
 
 TEST_F(CertificatesTest, TextsThatAreNoneAreErrors) {

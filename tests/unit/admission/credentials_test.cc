@@ -92,9 +92,21 @@ TEST_F(CredentialsTest, DamagedAndForeignOnesAreRefused) {
   EXPECT_EQ(OpenAt().error().code, ErrorCode::kCorrupt);
   put("/node.pem", node);
   ExpectOpens();
+  put("/issuer.pem", node);
+  EXPECT_EQ(OpenAt().error().code, ErrorCode::kCorrupt);
+  std::filesystem::remove(folder_ + "/issuer.pem");
+  ExpectOpens();
   EXPECT_EQ(OpenAt(366).error().code, ErrorCode::kPermission);
-  EXPECT_EQ(OpenAt(-366).error().code, ErrorCode::kPermission);
+  EXPECT_EQ(OpenAt(-366).error().code, ErrorCode::kUnavailable);
   EXPECT_EQ(Credentials::Open(folder_, "bb", now_).error().code, ErrorCode::kPermission);
+}
+
+// A cluster that was off for longer than a year: nobody else could give the node that signs a new one.
+TEST_F(CredentialsTest, ANodeThatSignsHelpsItself) {
+  ASSERT_TRUE(Credentials::Found(folder_, "f00d", "aa", "", now_).ok());
+  EXPECT_TRUE(OpenAt(800).ok());
+  EXPECT_TRUE(OpenAt(1100).ok());
+  EXPECT_EQ(Credentials::Open(folder_, "bb", {now_.seconds + 800 * 24 * 3600, 0}).error().code, ErrorCode::kPermission);
 }
 
 TEST_F(CredentialsTest, AreRenewedWhenTwoThirdsOfTheirLifeAreOver) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 #include "../../support/eventually.h"
@@ -60,6 +61,16 @@ TEST_F(JoinTest, ATokenGivesOneNodeACertificate) {
   EXPECT_NE(again.error().message.find("was used"), std::string::npos) << again.error().message;
   EXPECT_EQ(admitted_, 1);
   EXPECT_TRUE(Eventually([&] { return port_->refused_total() == 1; }));
+}
+
+TEST_F(JoinTest, OfTwoHostsWithOneTokenOneIsLetIn) {
+  const Token token = NewToken();
+  std::atomic<int> joined = 0;
+  std::vector<std::thread> hosts;
+  for (const char* node : {"aa", "bb"}) hosts.emplace_back([&, node] { joined += JoinAs(node, token).ok() ? 1 : 0; });
+  for (std::thread& host : hosts) host.join();
+  EXPECT_EQ(joined, 1);
+  EXPECT_EQ(admitted_, 1);
 }
 
 TEST_F(JoinTest, ARefusedRequestDoesNotUseTheTokenUp) {

@@ -42,9 +42,12 @@ TEST(Tokens, AreGoodOnceAndForTheirLife) {
   const Secret late = tokens.Make(SomeAuthority(), std::chrono::hours(1))->secret;
   EXPECT_FALSE(tokens.IsGood(Secret{}));
   EXPECT_TRUE(tokens.IsGood(used));
-  EXPECT_TRUE(tokens.Use(used));
+  const auto until = tokens.Use(used);
+  ASSERT_TRUE(until);
   EXPECT_FALSE(tokens.IsGood(used));
   EXPECT_FALSE(tokens.Use(used));
+  tokens.PutBack(used, *until);
+  EXPECT_TRUE(tokens.IsGood(used));
   Clock::SleepFor(std::chrono::minutes(59));
   EXPECT_TRUE(tokens.IsGood(late));
   Clock::SleepFor(std::chrono::minutes(1));

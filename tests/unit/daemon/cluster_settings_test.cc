@@ -133,6 +133,14 @@ TEST_F(ClusterSettingsTest, NoAgreementIsAskedOfTheNumberThatCanBeSet) {
   EXPECT_FALSE(CheckAgreement(ReadSettings({}, *store_)->settings, config_).ok());
 }
 
+// One host of a cluster with certificates must not do without by its own configuration.
+TEST_F(ClusterSettingsTest, AllHostsHaveCertificatesOrNone) {
+  config_.trusted_network = {"10.0.0.0/8"};
+  const Status refused = CheckAgreement(ReadSettings({}, *store_)->settings, config_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("nodes of the cluster have certificates"), std::string::npos);
+}
+
 TEST_F(ClusterSettingsTest, EveryHostFollowsWhatAnyOfThemSets) {
   auto one = Follow(*store_);
   auto other = Follow(*store_);
