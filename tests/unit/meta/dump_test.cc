@@ -63,7 +63,11 @@ class DumpTest : public NamespaceTest {
     EXPECT_OK(names().Link({}, file, kRootInode, "second name"));
     EXPECT_OK(names().SetXattr({}, file, "user.a", "value", Namespace::XattrMode::kSet));
     kv::Transaction more;
-    more.Put(FileKey(file), FileRecord{.size = 5, .mtime = {1, 999'999'999}, .recipe = "recipe"}.Encode());
+    FileRecord record;
+    record.size = 5;
+    record.mtime = {1, 999'999'999};
+    record.recipe = "recipe";
+    more.Put(FileKey(file), record.Encode());
     more.Put(LevelKey(directory), LevelRecord{false}.Encode());
     more.Put(MarkKey(file, std::string(kNodeIdBytes, 'n'), 77), UnpublishedMark{77, "why"}.Encode());
     more.Put(ClusterSettingsKey(), "settings");
@@ -80,7 +84,8 @@ class DumpTest : public NamespaceTest {
     });
     EXPECT_TRUE(writer.Begin({DumpHead::Of::kCluster, "0123456789abcdef", {3, 4}, "0.1"}).ok());
     auto revision = store_->VisitDurable({}, "", "", [&](const kv::KvEntryView& entry) {
-      if (IsInDump(entry.key)) EXPECT_TRUE(writer.Add(entry.key, entry.value).ok());
+      if (!IsInDump(entry.key)) return true;
+      EXPECT_TRUE(writer.Add(entry.key, entry.value).ok());
       return true;
     });
     EXPECT_TRUE(writer.Finish(*revision).ok());
