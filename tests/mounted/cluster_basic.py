@@ -386,4 +386,4 @@ CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, values_in
 
 
 if __name__ == "__main__":
-    sys.exit(main(CASES))
+    sys.exit(main(CASES, one_store=True))

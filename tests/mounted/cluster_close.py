@@ -354,4 +354,4 @@ CASES = (what_is_closed_outlives_its_host, no_call_changes_a_file_behind_its_clo
 
 
 if __name__ == "__main__":
-    sys.exit(main(CASES))
+    sys.exit(main(CASES, one_store=True))

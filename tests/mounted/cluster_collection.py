@@ -285,4 +285,4 @@ CASES = [what_is_deleted_goes_everywhere, all_save_while_chunks_are_collected, a
 
 
 if __name__ == "__main__":
-    sys.exit(main(CASES))
+    sys.exit(main(CASES, one_store=True))

@@ -352,4 +352,4 @@ CASES = (nodes_are_listed, a_checkpoint_of_all_hosts, a_bad_copy_is_repaired_by_
 
 
 if __name__ == "__main__":
-    sys.exit(main(CASES, certificates=False))
+    sys.exit(main(CASES, certificates=False, one_store=True))

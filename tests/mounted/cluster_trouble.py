@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Hosts in trouble, as operators have met it: what can be removed while copies cannot be made, and what a stop
-says that waits for them. Each case makes a cluster of its own. Options: tests/support/cluster_world.py.
+says that waits for them. Each case makes a cluster of its own, with the store that the seed chooses.
+Options: --seed N; --all: both stores; node, etcd: that one; names of cases run these alone.
 """
 
 import errno
@@ -11,10 +12,10 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Scratch, program, run_cases
+from cairnfs_mount import Scratch, program, run_cases, seed_from_arguments
 from cluster import Cluster, wait_until
 from cluster_close import SMALL_DISK, fill, start_writer
-from cluster_world import MIB, OPTIONS, STORES, error_of, read, write
+from cluster_world import MIB, OPTIONS, error_of, read, stores_of, write
 
 LONG_AWAY = {**OPTIONS, "out_after": "10min"}
 HANGS_SECONDS = 60  # what waits for copies would wait for ten minutes
@@ -156,6 +157,4 @@ CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for, a_removed_node_
 
 
 if __name__ == "__main__":
-    stores = [store for store in STORES if store in sys.argv[1:]] or STORES
-    sys.argv = [word for word in sys.argv if word not in STORES]
-    sys.exit(max(run_cases(CASES, store) for store in stores))
+    sys.exit(max(run_cases(CASES, store) for store in stores_of(seed_from_arguments())))

@@ -2,7 +2,8 @@
 """The names outlive a disk: they are dumped while files are saved, and loaded elsewhere; and a host that was alone grows
 into a cluster with its files, whenever it is killed in that. Run as root.
 
-Options: --seed N; names of cases run these alone.
+Options: --seed N, which chooses the store of some cases; --all: both; node, etcd: that one; names of cases run these
+alone.
 """
 
 import json
@@ -16,7 +17,7 @@ import threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, program, run_cases, seed_from_arguments
 from cluster import METADATA_PORT, NETWORK, Cluster, on, wait_until
-from cluster_world import MIB, OPTIONS, error_of, read, write
+from cluster_world import MIB, OPTIONS, error_of, read, stores_of, write
 from manifest import assert_same, make_tree, manifest
 
 GROW_STEPS = ("daemon.grow_loaded", "daemon.grow_noted", "daemon.grow_decided", "daemon.grow_joined")
@@ -325,9 +326,9 @@ def what_cannot_be_loaded_changes_nothing():
             assert (code, words in said) == (expected, True), (where, code, said)
 
 
-CASES = [on(store, case) for case in (a_host_alone_grows, a_dump_while_all_save_is_of_one_moment)
-         for store in ("node", "etcd")] + [the_host_with_the_names_is_lost, what_cannot_be_loaded_changes_nothing]
 SEED = seed_from_arguments()
+CASES = [on(store, case) for case in (a_host_alone_grows, a_dump_while_all_save_is_of_one_moment)
+         for store in stores_of(SEED)] + [the_host_with_the_names_is_lost, what_cannot_be_loaded_changes_nothing]
 
 if __name__ == "__main__":
     sys.exit(run_cases(CASES))

@@ -1,6 +1,6 @@
 """Three hosts with one filesystem, for the scripts that go through cases on them: helpers, and the loop over both stores.
 
-Options of these scripts: --seed N; node, etcd: only on that store; names of cases run these alone.
+Options of these scripts: --seed N; node, etcd: only on that store; --all: on both, where the seed chooses one; names of cases run these alone.
 """
 
 import concurrent.futures
@@ -117,10 +117,18 @@ def a_checkpoint_of_all_hosts(world):
         world.checkpoints[folder] = files
 
 
-def main(cases, certificates=True):
-    """The exit code. `certificates`: as of Cluster. Each store has a cluster of its own, on which all the cases run, one after the other."""
+def stores_of(seed):
+    """The stores that the arguments name; else one that the seed chooses, or with --all both."""
+    named = [store for store in STORES if store in sys.argv[1:]]
+    sys.argv = [word for word in sys.argv if word not in STORES]
+    return named or (STORES if "--all" in sys.argv[1:] else [STORES[seed % len(STORES)]])
+
+
+def main(cases, certificates=True, one_store=False):
+    """The exit code. Each store has a cluster of its own, on which all the cases run, one after the other.
+    `certificates`: as of Cluster. `one_store`: only that which the seed chooses, without --all."""
     seed = seed_from_arguments()
-    stores = [store for store in STORES if store in sys.argv[1:]] or STORES
+    stores = stores_of(seed) if one_store else [store for store in STORES if store in sys.argv[1:]] or STORES
     sys.argv = [word for word in sys.argv if word not in STORES]
     worst = 0
     for store in stores:
