@@ -57,7 +57,7 @@ SyncRounds::Answer Waits::Within(const Context& context, std::function<Error()> 
   wait->context = context;
   wait->late = std::move(late);
   wait->done = std::move(done);
-  return Add(std::move(wait));
+  return Add(wait);
 }
 
 SyncRounds::Answer Waits::WhileNotVain(const Context& context, std::function<bool()> is_vain, Done<void> done) {
@@ -66,10 +66,10 @@ SyncRounds::Answer Waits::WhileNotVain(const Context& context, std::function<boo
   wait->context = context;
   wait->is_vain = std::move(is_vain);
   wait->done = std::move(done);
-  return Add(std::move(wait));
+  return Add(wait);
 }
 
-SyncRounds::Answer Waits::Add(std::shared_ptr<Wait> wait) {
+SyncRounds::Answer Waits::Add(const std::shared_ptr<Wait>& wait) {
   {
     MutexLock lock(mutex_);
     waits_.push_front(wait);

@@ -41,7 +41,7 @@ class Waits {
  private:
   struct Wait;
   using List = std::list<std::shared_ptr<Wait>>;
-  SyncRounds::Answer Add(std::shared_ptr<Wait> wait);
+  SyncRounds::Answer Add(const std::shared_ptr<Wait>& wait);
   void Watch(const Context& context);
   // Those whose time is up or who were stopped; they are not in the list any more.
   List TakeExpired() REQUIRES_LOCK(mutex_);
