@@ -6,11 +6,11 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/hex.h"
+#include "base/utc_text.h"
 #include "commands.h"
 #include "daemon/directory_lock.h"
 #include "daemon/exit_codes.h"
@@ -118,14 +118,10 @@ nlohmann::ordered_json JsonOf(const meta::DumpSummary& dump) {
 }
 
 std::string TextOf(const meta::DumpSummary& dump) {
-  const time_t seconds = dump.head.taken.seconds;
-  std::tm parts{};
-  char taken[32] = "?";
-  if (gmtime_r(&seconds, &parts) != nullptr) strftime(taken, sizeof taken, "%Y-%m-%d %H:%M:%S UTC", &parts);
   return fmt::format("filesystem {}, of {}, at revision {} of its store\ntaken {} by cairnfs {}\n{} records, {}\n",
                      ToHex(dump.head.filesystem),
-                     dump.head.of == meta::DumpHead::Of::kCluster ? "a cluster" : "a host alone", dump.revision, taken,
-                     dump.head.program, dump.entries, daemon::FormatSize(dump.bytes));
+                     dump.head.of == meta::DumpHead::Of::kCluster ? "a cluster" : "a host alone", dump.revision,
+                     UtcText(dump.head.taken), dump.head.program, dump.entries, daemon::FormatSize(dump.bytes));
 }
 
 void PrintDump(const meta::DumpSummary& dump, bool json) { Print(json ? JsonOf(dump).dump() + "\n" : TextOf(dump)); }

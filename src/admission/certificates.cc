@@ -12,6 +12,7 @@
 #include "admission/openssl.h"
 #include "base/hex.h"
 #include "base/random_bytes.h"
+#include "base/utc_text.h"
 #include "rpc/tls.h"
 
 namespace cairnfs::admission {
@@ -121,12 +122,8 @@ Timestamp TimeOf(const ASN1_TIME* time) {
   return found;
 }
 
-std::string DayOf(Timestamp time) {
-  std::tm parts{};
-  const time_t seconds = time.seconds;
-  gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                     parts.tm_hour, parts.tm_min);
+Validity LifeOf(const X509* certificate) {
+  return {TimeOf(X509_get0_notBefore(certificate)), TimeOf(X509_get0_notAfter(certificate))};
 }
 
 bool IsP256(const EVP_PKEY* key) {
@@ -219,19 +216,19 @@ Result<Validity> Check(const std::string& authority_text, const std::string& cha
     return MakeError(ErrorCode::kPermission,
                      fmt::format("the certificate is of another node than {}, the one of this data directory", node));
   }
-  const Validity valid{TimeOf(X509_get0_notBefore(certificate)), TimeOf(X509_get0_notAfter(certificate))};
+  const Validity valid = LifeOf(certificate);
   if (now < valid.begin) {
     return MakeError(
         ErrorCode::kUnavailable,
-        fmt::format("by this host's clock it is {}, and the node's certificate begins at {}: set the clock", DayOf(now),
-                    DayOf(valid.begin)));
+        fmt::format("by this host's clock it is {}, and the node's certificate begins at {}: set the clock",
+                    UtcText(now), UtcText(valid.begin)));
   }
   if (now > valid.end) {
     return MakeError(
         ErrorCode::kPermission,
         fmt::format("by this host's clock it is {}, and the node's certificate ended at {}: set the clock if it is "
                     "wrong, or join again with a new token (cairnfs cluster token, cairnfs cluster join --force)",
-                    DayOf(now), DayOf(valid.end)));
+                    UtcText(now), UtcText(valid.end)));
   }
   return valid;
 }
@@ -239,7 +236,7 @@ Result<Validity> Check(const std::string& authority_text, const std::string& cha
 Result<Validity> ValidityOf(std::string_view text) {
   const CertificatePtr certificate = CertificateOf(text);
   if (certificate == nullptr) return NoPem("the certificate");
-  return Validity{TimeOf(X509_get0_notBefore(certificate.get())), TimeOf(X509_get0_notAfter(certificate.get()))};
+  return LifeOf(certificate.get());
 }
 
 Status CheckIssuer(const std::string& authority_text, const KeyAndCertificate& issuer) {

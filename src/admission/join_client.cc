@@ -11,6 +11,7 @@
 #include "admission/join_port.h"
 #include "admission/tls_connection.h"
 #include "base/clock.h"
+#include "rpc/acceptor.h"
 
 namespace cairnfs::admission {
 namespace {
@@ -19,21 +20,10 @@ constexpr auto kJoinTime = std::chrono::seconds(30);
 
 // A socket that does not block, and connects or is connected.
 Result<int> SocketTo(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  const int unknown =
-      colon == std::string::npos ? EAI_NONAME : getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
-  if (unknown != 0) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} is no HOST:PORT: {}", address, gai_strerror(unknown)));
-  }
+  CAIRNFS_ASSIGN_OR_RETURN(const auto found, rpc::LookUp(address, 0));
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const bool begun = fd >= 0 && (connect(fd, found->ai_addr, found->ai_addrlen) == 0 || errno == EINPROGRESS);
   const int error = errno;
-  freeaddrinfo(found);
   if (begun) return fd;
   if (fd >= 0) close(fd);
   return MakeError(ErrorCode::kUnavailable, ErrnoError(error, "cannot reach " + address).message);

@@ -124,10 +124,12 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
                options.copies}),
       last_view_(membership.view()) {
   // Its thread may use the queues, which are made last.
-  repair_ = std::make_unique<Repair>(
-      Repair::Parts{engine, local, commit_, membership, reachability_, caller_, reads_, replicator_, needs_,
-                    options.copies, options.timeouts.has, options.stored_bytes},
-      options.repair_bytes_per_second_max);
+  repair_ =
+      std::make_unique<Repair>(Repair::Parts{{local, commit_, membership, reachability_, caller_, reads_, replicator_,
+                                              options.copies, options.timeouts.has, options.stored_bytes},
+                                             engine,
+                                             needs_},
+                               options.repair_bytes_per_second_max);
   view_subscription_ = membership.OnChange([this](const ViewPtr& view) { OnViewChange(view); });
   ticker_ = std::thread([this] { RunTicker(Context(stop_.get_token())); });
   local_.SetDamageHandler([this](const Digest& digest) { reads_.NoteDamaged(digest); });

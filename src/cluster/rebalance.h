@@ -34,8 +34,8 @@ class Rebalance {
     // What the nodes have; nullopt: not known at present. null: never, and only nodes of weight 0 give chunks away.
     std::function<std::optional<StoredBytes>(const Context&)> stored_bytes;
   };
-  Rebalance(Parts parts, const std::atomic<uint64_t>& bytes_per_second_max)
-      : parts_(std::move(parts)), self_(parts_.membership.self()), bytes_per_second_max_(bytes_per_second_max) {}
+  Rebalance(const Parts& parts, const std::atomic<uint64_t>& bytes_per_second_max)
+      : parts_(parts), self_(parts_.membership.self()), bytes_per_second_max_(bytes_per_second_max) {}
 
   // Goes through this node's chunks once. Ends early when `yields` says so, which is asked often. One thread.
   struct Outcome {

@@ -32,9 +32,7 @@ Repair::Repair(const Parts& parts, uint64_t bytes_per_second_max)
     : parts_(parts),
       self_(parts.membership.self()),
       bytes_per_second_max_(std::max<uint64_t>(1, bytes_per_second_max)),
-      rebalance_({parts.local, parts.commit, parts.membership, parts.reachability, parts.caller, parts.reads,
-                  parts.replicator, parts.copies, parts.confirm_timeout, parts.stored_bytes},
-                 bytes_per_second_max_) {
+      rebalance_(parts, bytes_per_second_max_) {
   thread_ = std::thread([this] { Run(); });
 }
 

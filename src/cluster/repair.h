@@ -26,19 +26,9 @@ namespace cairnfs::cluster {
 
 class Repair {
  public:
-  struct Parts {  // all outlive it
+  struct Parts : Rebalance::Parts {  // all outlive it
     kv::KvEngine& engine;
-    store::LocalChunkStore& local;
-    GroupCommit& commit;
-    Membership& membership;
-    Reachability& reachability;
-    PeerCaller& caller;
-    ChunkReads& reads;
-    Replicator& replicator;
     RepairNeeds& needs;
-    size_t copies;
-    std::chrono::milliseconds confirm_timeout;
-    std::function<std::optional<StoredBytes>(const Context&)> stored_bytes;  // as of Rebalance
   };
   Repair(const Parts& parts, uint64_t bytes_per_second_max);
   ~Repair() { Stop(); }

@@ -1,7 +1,8 @@
 #include "control/commit_failures.h"
 
-#include <ctime>
 #include <utility>
+
+#include "base/utc_text.h"
 
 namespace cairnfs::control {
 namespace {
@@ -15,12 +16,7 @@ bool MayConcern(std::string_view directory, std::string_view path) {
 }
 
 std::string ToText(const fs::CommitFailure& failure) {
-  const time_t seconds = failure.at.seconds;
-  tm utc{};
-  gmtime_r(&seconds, &utc);
-  char when[32] = {};
-  strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &utc);
-  std::string text = std::string(when) + ": " + failure.directory + " was not renamed";
+  std::string text = UtcText(failure.at) + ": " + failure.directory + " was not renamed";
   const char* separator = ": ";
   for (const std::string& cause : failure.causes) text += std::exchange(separator, "; ") + cause;
   return text;

@@ -36,8 +36,6 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr uint64_t kSetupWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
-
 // The first read. When it succeeds, later errors are not about the address.
 Status ReachMetadata(kv::KvStore& store, const std::string& url) {
   const auto header = store.Get({}, meta::HeaderKey());
@@ -158,18 +156,6 @@ Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const 
   return std::make_optional((*directory)->uuid());
 }
 
-// Makes the directory one of the filesystem, and whole.
-Status MakeNode(DataDirectory& directory, const Config& config, const std::string& filesystem) {
-  CAIRNFS_RETURN_IF_ERROR(Adopt(directory, config, filesystem));
-  {
-    CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
-    CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
-  }
-  if (directory.is_new()) CAIRNFS_RETURN_IF_ERROR(directory.FinishMaking());
-  directory.lock().MarkClean();
-  return {};
-}
-
 // Makes the authority of a new cluster, and its first node's credentials.
 Status Found(const DataDirectory& directory, const std::string& filesystem, const std::string& authority_out) {
   return admission::Credentials::Found(admission::Credentials::FolderOf(directory.path()), filesystem, directory.uuid(),
@@ -208,17 +194,16 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config, const std::strin
 
 // For metadata that is elsewhere. Looks at the data directory before it changes the metadata.
 Result<ClusterIdentity> MakeRemoteCluster(const Config& config, const std::string& authority_out) {
-  Config patient = config;
-  patient.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
-  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, patient));
+  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::OpenForCommand(config));
   CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config.metadata));
   CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
   CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*store, config));
-  CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
   std::unique_ptr<DataDirectory> directory;  // of a node with certificates
   if (config.HasCertificates()) {
     CAIRNFS_ASSIGN_OR_RETURN(directory, OpenToMake(config));
     CAIRNFS_RETURN_IF_ERROR(CheckMayBegin(*directory, config));
+  } else {
+    CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
   }
   auto identity = MakeCluster(store->store(), config);
   if (!identity.ok() && identity.error().code == ErrorCode::kAlreadyExists) return identity;
@@ -241,7 +226,6 @@ Status CheckIsNoFile(const std::string& path) {
 
 // Takes over what the cluster has decided, chooses what nobody named, and checks it all.
 Status Complete(Config& config, const ClusterSettings& settings) {
-  config.metadata_wait_ms = Config().metadata_wait_ms;
   config.copies = settings.copies;
   config.lease_ms = settings.lease_ms;
   config.out_after_ms = settings.out_after_ms;
@@ -433,6 +417,17 @@ Status Adopt(DataDirectory& directory, const Config& config, const std::string& 
   return directory.JoinFilesystem(filesystem);
 }
 
+Status MakeNode(DataDirectory& directory, const Config& config, const std::string& filesystem) {
+  CAIRNFS_RETURN_IF_ERROR(Adopt(directory, config, filesystem));
+  {
+    CAIRNFS_ASSIGN_OR_RETURN(auto storage, Storage::Open(directory, config));
+    CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
+  }
+  if (directory.is_new()) CAIRNFS_RETURN_IF_ERROR(directory.FinishMaking());
+  directory.lock().MarkClean();
+  return {};
+}
+
 Result<SetupResult> InitCluster(const SetupOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options.file, options.overwrite));
   Config config = options.config;
@@ -463,8 +458,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   if (!token.empty()) return JoinWithToken(options, address, token);
   Config config = options.config;
   CAIRNFS_ASSIGN_OR_RETURN(config.metadata, MetadataOfAddress(address));
-  config.metadata_wait_ms = std::min(config.metadata_wait_ms, kSetupWaitMs);
-  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, config));
+  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::OpenForCommand(config));
   CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config.metadata));
   auto identity = ReadCluster(store->store());
   if (!identity.ok() && identity.error().code == ErrorCode::kNotFound) {

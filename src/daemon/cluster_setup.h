@@ -53,6 +53,9 @@ Status AllowBack(kv::KvStore& store, const std::string& node);
 // is that of a host alone with files in it. `directory` is locked.
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem);
 
+// Makes the directory one of the filesystem, as Adopt does, and whole.
+Status MakeNode(DataDirectory& directory, const Config& config, const std::string& filesystem);
+
 struct SetupOptions {
   Config config;     // as far as it was given
   std::string file;  // the configuration to write

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <utility>
@@ -20,6 +21,7 @@ namespace {
 
 // A watch that broke off goes on within seconds; one that asks for older changes reads its range anew.
 constexpr uint64_t kRevisionsKept = 100'000;
+constexpr uint64_t kCommandWaitMs = 15'000;
 
 Status CheckReadable(const std::string& path) {
   if (access(path.c_str(), R_OK) == 0) return {};
@@ -52,6 +54,12 @@ Result<std::unique_ptr<ClusterStore>> ClusterStore::Open(const DataDirectory* di
   }
   CAIRNFS_ASSIGN_OR_RETURN(opened->remote_, kvnet::OpenSharedStore(config.metadata, options));
   return opened;
+}
+
+Result<std::unique_ptr<ClusterStore>> ClusterStore::OpenForCommand(const Config& config) {
+  Config impatient = config;
+  impatient.metadata_wait_ms = std::min(config.metadata_wait_ms, kCommandWaitMs);
+  return Open(nullptr, impatient);
 }
 
 Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& config, Serve serve,

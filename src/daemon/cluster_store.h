@@ -28,6 +28,8 @@ class ClusterStore {
   static Result<std::unique_ptr<ClusterStore>> Open(const DataDirectory* directory, const Config& config,
                                                     Serve serve = Serve::kYes,
                                                     const admission::Credentials* credentials = nullptr);
+  // For a command on which somebody looks on: of `metadata` that is elsewhere, whose calls wait 15 s at most.
+  static Result<std::unique_ptr<ClusterStore>> OpenForCommand(const Config& config);
   ~ClusterStore();
 
   // Of the calls to a store that is elsewhere; null: it is here.

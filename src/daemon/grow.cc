@@ -33,14 +33,7 @@ Failpoint grow_noted("daemon.grow_noted", Failpoint::Kind::kKill);
 Failpoint grow_decided("daemon.grow_decided", Failpoint::Kind::kKill);
 Failpoint grow_joined("daemon.grow_joined", Failpoint::Kind::kKill);
 
-constexpr uint64_t kGrowWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
 constexpr size_t kListsPerWrite = 4096;
-
-Result<std::unique_ptr<ClusterStore>> OpenElsewhere(const Config& config) {
-  Config impatient = config;
-  impatient.metadata_wait_ms = std::min(config.metadata_wait_ms, kGrowWaitMs);
-  return ClusterStore::Open(nullptr, impatient);
-}
 
 // In a cluster the record of a file says in which directory it is. On a host alone only names do.
 class Parents {
@@ -175,7 +168,7 @@ Status GrowHere(DataDirectory& directory, const Config& config) {
 }
 
 Status GrowElsewhere(DataDirectory& directory, const Config& config) {
-  CAIRNFS_ASSIGN_OR_RETURN(const auto opened, OpenElsewhere(config));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto opened, ClusterStore::OpenForCommand(config));
   kv::SharedKvStore& store = opened->store();
   const auto reached = store.Get({}, meta::HeaderKey());
   if (!reached.ok()) return ExplainUnreachable(reached.error(), config.metadata);
@@ -206,7 +199,8 @@ Status GrowElsewhere(DataDirectory& directory, const Config& config) {
 // The cluster that the directory is of, where its settings are those of the configuration.
 Result<std::optional<ClusterIdentity>> FindMade(const DataDirectory& directory, const Config& config) {
   const bool is_here = !config.serve_metadata.empty();
-  auto opened = is_here ? ClusterStore::Open(&directory, config, ClusterStore::Serve::kNo) : OpenElsewhere(config);
+  auto opened =
+      is_here ? ClusterStore::Open(&directory, config, ClusterStore::Serve::kNo) : ClusterStore::OpenForCommand(config);
   if (!opened.ok()) return std::optional<ClusterIdentity>();
   auto identity = ReadCluster((*opened)->store());
   if (!identity.ok() && identity.error().code == ErrorCode::kUnavailable) return identity.error();
@@ -224,7 +218,7 @@ Status SettleGrowth(DataDirectory& directory) {
   Config config;
   config.metadata = metadata;
   auto ask = [&]() -> Result<bool> {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto opened, OpenElsewhere(config));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto opened, ClusterStore::OpenForCommand(config));
     const Status stopped = meta::StopLoading({}, opened->store());
     if (!stopped.ok() && stopped.error().code != ErrorCode::kConflict) return stopped.error();
     CAIRNFS_ASSIGN_OR_RETURN(const auto settings, opened->store().Get({}, SettingsKey()));

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
 #include <filesystem>
 
 #include "base/clock.h"
 #include "base/hex.h"
+#include "base/utc_text.h"
 #include "cluster/epochs.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
@@ -27,22 +27,8 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr uint64_t kCommandWaitMs = 15'000;  // for metadata that does not answer: somebody looks on
-
-std::string TimeText(const Timestamp& time) {
-  const time_t seconds = time.seconds;
-  std::tm parts{};
-  char text[32] = {};
-  if (gmtime_r(&seconds, &parts) == nullptr || strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts) == 0) {
-    return "an unknown time";
-  }
-  return text;
-}
-
 Result<std::unique_ptr<ClusterStore>> OpenRemote(const Config& config) {
-  Config impatient = config;
-  impatient.metadata_wait_ms = std::min(config.metadata_wait_ms, kCommandWaitMs);
-  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::Open(nullptr, impatient));
+  CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::OpenForCommand(config));
   const auto header = store->store().Get({}, meta::HeaderKey());
   if (!header.ok()) return ExplainUnreachable(header.error(), config.metadata);
   return store;
@@ -84,7 +70,7 @@ Status LoadInto(kv::KvStore& store, const meta::DumpSource& source, const meta::
     return MakeError(ErrorCode::kCorrupt, "the file was changed while it was loaded: call again");
   }
   last.push_back({cluster::Epochs::HoldKey(),
-                  fmt::format("the names were loaded from a dump of {}", TimeText(expected.head.taken))});
+                  fmt::format("the names were loaded from a dump of {}", UtcText(expected.head.taken))});
   return loader.Finish({}, last);
 }
 
@@ -151,14 +137,7 @@ Status LoadHere(const meta::DumpSource& source, const Config& config, LoadedName
   loaded.made_data_directory = directory->is_new();
   if (directory->is_new()) CAIRNFS_RETURN_IF_ERROR(directory->JoinFilesystem(filesystem));
   CAIRNFS_RETURN_IF_ERROR(LoadIntoFolder(source, loaded.dump, *directory));
-  if (!directory->is_new()) return {};
-  {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto storage, Storage::Open(*directory, config));
-    CAIRNFS_RETURN_IF_ERROR(storage->OpenChunks(Storage::Purpose::kMount));
-  }
-  CAIRNFS_RETURN_IF_ERROR(directory->FinishMaking());
-  directory->lock().MarkClean();
-  return {};
+  return directory->is_new() ? MakeNode(*directory, config, filesystem) : Status();
 }
 
 }  // namespace

@@ -32,16 +32,25 @@ std::optional<uint64_t> SocketCookie(int connection) {
   return cookie;
 }
 
-Result<int> Acceptor::ListenOn(const std::string& address) {
+void FreeAddresses::operator()(addrinfo* found) const { freeaddrinfo(found); }
+
+Result<std::unique_ptr<addrinfo, FreeAddresses>> LookUp(const std::string& address, int flags) {
   const size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
-  if (colon == std::string::npos || getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) {
-    return MakeError(ErrorCode::kUnavailable, address + " is no IP:PORT");
-  }
+  hints.ai_flags = flags;
+  const int error =
+      colon == std::string::npos ? EAI_NONAME : getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
+  if (error == 0) return std::unique_ptr<addrinfo, FreeAddresses>(found);
+  return MakeError(ErrorCode::kInvalidArgument, address + " is no HOST:PORT: " + gai_strerror(error));
+}
+
+Result<int> Acceptor::ListenOn(const std::string& address) {
+  const auto looked_up = LookUp(address, AI_NUMERICSERV | AI_PASSIVE);
+  if (!looked_up.ok()) return MakeError(ErrorCode::kUnavailable, address + " is no IP:PORT");
+  const addrinfo* found = looked_up->get();
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int on = 1, off = 0;
   if (found->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
@@ -50,7 +59,6 @@ Result<int> Acceptor::ListenOn(const std::string& address) {
   const bool listens = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                        bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
   const int error = errno;
-  freeaddrinfo(found);
   if (listens) return fd;
   if (fd >= 0) close(fd);
   return MakeError(ErrorCode::kUnavailable, ErrnoError(error, "cannot listen on " + address).message);

@@ -10,7 +10,15 @@
 
 #include "base/result.h"
 
+struct addrinfo;
+
 namespace cairnfs::rpc {
+
+struct FreeAddresses {
+  void operator()(addrinfo* found) const;
+};
+// The addresses of HOST:PORT for TCP, an IPv6 host in brackets; `flags` as of getaddrinfo(3). kInvalidArgument.
+Result<std::unique_ptr<addrinfo, FreeAddresses>> LookUp(const std::string& address, int flags);
 
 // IP:PORT as `listen` says it, with the port that the listener has: another one where that says 0. kIo.
 Result<std::string> AddressOf(int listener, const std::string& listen);

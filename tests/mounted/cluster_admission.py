@@ -14,7 +14,7 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Scratch, program, run, run_cases, seed_from_arguments
+from cairnfs_mount import Scratch, program, resident_bytes, run, run_cases, seed_from_arguments
 from cluster import ETCD_PORT, JOIN_PORT, METADATA_PORT, PEER_PORT, Cluster, Host, Namespace, wait_until
 from cluster_world import MIB, OPTIONS, World, a_checkpoint_of_all_hosts, check_checkpoint, read, write
 
@@ -146,11 +146,6 @@ def certificates_are_renewed_and_end(world):
     host.cairnfs(*join_words(host, first.token()))  # keeps its data directory, and so its id
     host.mount()
     world.cluster.wait_for_states({host.name: "up"})
-
-
-def resident_bytes(pid):
-    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def strangers_get_nothing_and_hold_nobody_up(world):

@@ -14,7 +14,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Skip, program, run
+from cairnfs_mount import Skip, program, resident_bytes, run
 from cluster import METADATA_PORT, NETWORK, PEER_PORT, Namespace, wait_until
 from cluster_world import (MIB, OUT_AFTER_SECONDS, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks,
                            error_of, main, read, write)
@@ -188,11 +188,6 @@ def strangers_are_no_nodes(world):
         else:
             assert served.returncode == 0, served
     assert f"on this host, is of nobody (uid {nobody})" in host.log(), host.log()
-
-
-def resident_bytes(pid):
-    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def unfinished_messages_are_bounded(world):

@@ -62,6 +62,12 @@ def await_end(pid, seconds=60):
     return True
 
 
+def resident_bytes(pid):
+    """The memory that a process takes."""
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def free_port():
     """A TCP port of loopback that nobody listens on at the moment."""
     with socket.socket() as probe:

@@ -16,6 +16,7 @@ struct RawTarget {
   std::string address;
   std::string server;  // that the server's certificate must name
   std::string method;  // "/package.Service/Method"
+  bool waits_for_connection = false;
 };
 
 // The status; DEADLINE_EXCEEDED after `within`. A connection that cannot be made is UNAVAILABLE.
@@ -26,6 +27,7 @@ inline grpc::Status RawCall(const RawTarget& target, const rpc::Tls& caller, con
   const auto credentials = caller.Client(target.server, arguments);
   grpc::GenericStub stub(grpc::CreateCustomChannel(target.address, credentials, arguments));
   grpc::ClientContext context;
+  context.set_wait_for_ready(target.waits_for_connection);
   context.set_deadline(Clock::LibraryDeadline(within));
   grpc::CompletionQueue queue;
   const grpc::Slice slice(request);

@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -14,7 +13,7 @@
 #include <memory>
 #include <string>
 
-#include "base/clock.h"
+#include "../../support/raw_call.h"
 #include "rpc/status.h"
 
 namespace cairnfs::rpc {
@@ -52,20 +51,7 @@ struct Server {
 };
 
 Error Call(const std::string& address) {
-  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
-  context.set_deadline(Clock::LibraryDeadline(std::chrono::minutes(1)));
-  grpc::CompletionQueue queue;
-  grpc::ByteBuffer request, reply;
-  auto call = stub.PrepareUnaryCall(&context, "/cairnfs.Any/Thing", request, &queue);
-  call->StartCall();
-  grpc::Status status;
-  call->Finish(&reply, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return FromGrpc(status);
+  return FromGrpc(RawCall({address, "", "/cairnfs.Any/Thing", true}, Tls(), ""));
 }
 
 // What a process of another user is answered. It is made before gRPC has threads here, which a fork would not take
