@@ -28,10 +28,10 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-Failpoint grow_loaded("daemon.grow_loaded", Failpoint::Kind::kKill);
-Failpoint grow_noted("daemon.grow_noted", Failpoint::Kind::kKill);
-Failpoint grow_decided("daemon.grow_decided", Failpoint::Kind::kKill);
-Failpoint grow_joined("daemon.grow_joined", Failpoint::Kind::kKill);
+Failpoint grow_loaded("grow.loaded", Failpoint::Kind::kKill);
+Failpoint grow_noted("grow.noted", Failpoint::Kind::kKill);
+Failpoint grow_decided("grow.decided", Failpoint::Kind::kKill);
+Failpoint grow_joined("grow.joined", Failpoint::Kind::kKill);
 
 constexpr size_t kListsPerWrite = 4096;
 

@@ -20,7 +20,7 @@ from cluster import METADATA_PORT, NETWORK, Cluster, on, wait_until
 from cluster_world import MIB, OPTIONS, error_of, read, stores_of, write
 from manifest import assert_same, make_tree, manifest
 
-GROW_STEPS = ("daemon.grow_loaded", "daemon.grow_noted", "daemon.grow_decided", "daemon.grow_joined")
+GROW_STEPS = ("grow.loaded", "grow.noted", "grow.decided", "grow.joined")
 
 
 def call(host, *words, **environment):
