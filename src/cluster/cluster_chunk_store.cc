@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTickInterval{20};
 constexpr std::chrono::milliseconds kSlowTickInterval{500};
+constexpr std::chrono::milliseconds kAskAgainAfter{200};
 constexpr uint64_t kFullBytes = 8 * kMiB;  // less room than this is none
 constexpr size_t kUncommittedMax = 16 * 1024;
 
@@ -28,7 +29,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
 
   Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
   Result<store::ChunkPin> Pin(const Digest& digest, size_t size) override;
-  std::vector<bool> Has(std::span<const Digest> digests) override;
+  Result<std::vector<bool>> Has(const Context& context, std::span<const Digest> digests) override;
   void Get(const Digest& digest, store::ChunkCallback done) override { reads_.Get(digest, std::move(done)); }
   void GetForReader(const Digest& digest, store::ChunkCallback done) override {
     reads_.GetForReader(digest, std::move(done));
@@ -65,6 +66,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
  private:
   void OnViewChange(const ViewPtr& view) EXCLUDES_LOCK(view_mutex_);
   void RunTicker(const Context& context);
+  Result<std::vector<bool>> AskWhileUp(const Context& context, const NodeId& node, const std::vector<Digest>& digests);
   void LookWhetherFull();
   void LookWhetherEmpty();
 
@@ -72,6 +74,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   kv::KvEngine& engine_;
   Membership& membership_;
   const PeerTimeouts timeouts_;
+  const std::chrono::milliseconds read_wait_max_;
   const NodeId self_;
   WireCounters wire_;
   RepairNeeds needs_;
@@ -104,6 +107,7 @@ ClusterChunkStoreImpl::ClusterChunkStoreImpl(store::LocalChunkStore& local, kv::
       engine_(engine),
       membership_(membership),
       timeouts_(options.timeouts),
+      read_wait_max_(options.read_wait_max),
       self_(membership.self()),
       reachability_(membership),
       commit_(local, engine),
@@ -181,11 +185,12 @@ Result<store::ChunkPin> ClusterChunkStoreImpl::Pin(const Digest& digest, size_t 
   return pin;
 }
 
-std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
+// Who is up is for the membership to say: a node that did not answer a moment ago may be the only one that has a chunk.
+Result<std::vector<bool>> ClusterChunkStoreImpl::Has(const Context& context, std::span<const Digest> digests) {
   std::vector<bool> has = local_.Has(digests);
   const std::vector<bool> is_known = replicator_.Knows(digests, Replicator::Known::kPendingOrConfirmed);
   std::unordered_map<NodeId, std::vector<size_t>, NodeIdHash> questions;
-  const ViewPtr view = reachability_.view();
+  const ViewPtr view = membership_.view();
   for (size_t i = 0; i < digests.size(); ++i) {
     has[i] = has[i] || is_known[i];
     if (has[i]) continue;
@@ -199,14 +204,31 @@ std::vector<bool> ClusterChunkStoreImpl::Has(std::span<const Digest> digests) {
       const size_t end = std::min(indexes.size(), begin + kDigestsPerMessageMax);
       std::vector<Digest> asked;
       for (size_t k = begin; k < end; ++k) asked.push_back(digests[indexes[k]]);
-      const auto answer = caller_.Confirm(node, asked, timeouts_.has);
-      answer->Wait({});
-      const auto bits = answer->Take();
-      if (!bits.ok() || bits->size() != asked.size()) continue;
-      for (size_t k = begin; k < end; ++k) has[indexes[k]] = has[indexes[k]] || (*bits)[k - begin];
+      CAIRNFS_ASSIGN_OR_RETURN(const std::vector<bool> bits, AskWhileUp(context, node, asked));
+      for (size_t k = begin; k < end; ++k) has[indexes[k]] = has[indexes[k]] || bits[k - begin];
     }
   }
   return has;
+}
+
+// A node that goes down meanwhile has none of them.
+Result<std::vector<bool>> ClusterChunkStoreImpl::AskWhileUp(const Context& context, const NodeId& node,
+                                                            const std::vector<Digest>& digests) {
+  const auto give_up_at = Clock::Now() + read_wait_max_;
+  for (;;) {
+    const auto answer = caller_.Confirm(node, digests, timeouts_.has);
+    answer->Wait({});
+    const auto bits = answer->Take();
+    if (bits.ok() && bits->size() == digests.size()) return *bits;
+    const ViewPtr view = membership_.view();
+    const NodeInfo* info = view->Find(node);
+    if (info == nullptr || info->state != NodeState::kUp) return std::vector<bool>(digests.size());
+    if (Clock::Now() >= give_up_at) {
+      return MakeError(ErrorCode::kUnavailable, "which chunks node " + info->name + " has is not known: " +
+                                                    (bits.ok() ? "its answer is too short" : bits.error().message));
+    }
+    if (!context.Sleep(kAskAgainAfter)) return MakeError(ErrorCode::kInterrupted, "the question was stopped");
+  }
 }
 
 Status ClusterChunkStoreImpl::Sync() {

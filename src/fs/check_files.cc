@@ -1,6 +1,7 @@
 #include "fs/check_files.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "fs/marker.h"
 #include "fs/recipe.h"
@@ -54,13 +55,15 @@ void VisitRecipe(store::ChunkStore& chunks, const std::string& encoded, const Re
 // Asks the store which of the digests it has, many at once.
 class FilesCheck::LiveCount {
  public:
-  explicit LiveCount(store::ChunkStore& chunks) : chunks_(chunks) {}
+  LiveCount(const Context& context, store::ChunkStore& chunks) : context_(context), chunks_(chunks) {}
   void Add(const Digest& digest, std::vector<Digest>& missing) {
     batch_.push_back(digest);
     if (batch_.size() == kDigestsAtOnce) Ask(missing);
   }
   void Ask(std::vector<Digest>& missing) {
-    std::vector<bool> there = chunks_.Has(batch_);
+    const auto answer = failure_ ? Result<std::vector<bool>>(*failure_) : chunks_.Has(context_, batch_);
+    if (!answer.ok()) failure_ = answer.error();
+    const std::vector<bool> there = answer.ok() ? *answer : std::vector<bool>(batch_.size(), true);
     for (size_t i = 0; i < batch_.size(); i++) {
       if (there[i]) {
         live_.Add(batch_[i]);
@@ -70,13 +73,17 @@ class FilesCheck::LiveCount {
     }
     batch_.clear();
   }
-  uint64_t Count() {
+  // The store's error: not all of it could be asked.
+  Result<uint64_t> Count() {
+    if (failure_) return *failure_;
     live_.Seal();
     return live_.size();
   }
 
  private:
+  const Context& context_;
   store::ChunkStore& chunks_;
+  std::optional<Error> failure_;
   std::vector<Digest> batch_;
   LiveSet live_;
 };
@@ -117,12 +124,12 @@ void FilesCheck::CheckFile(const Context& context, kv::KvEntry entry, LiveCount&
 }
 
 Status FilesCheck::FindMissing(const Context& context, CheckReport& report) {
-  LiveCount live(chunks_);
+  LiveCount live(context, chunks_);
   CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv_, "D", [&](const kv::KvEntry& entry) {
     CheckFile(context, entry, live, report);
     return !context.Expired();
   }));
-  live_chunks_ = live.Count();
+  CAIRNFS_ASSIGN_OR_RETURN(live_chunks_, live.Count());
   return {};
 }
 

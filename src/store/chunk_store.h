@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/context.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "io/buffer_pool.h"
@@ -56,7 +57,9 @@ class ChunkStore {
   // it does not exist. Where several nodes keep chunks nobody is asked yet: a Sync that begins later waits until nodes
   // vouch for it, and have its copies, as for one that was put.
   virtual Result<ChunkPin> Pin(const Digest& digest, size_t size) = 0;
-  virtual std::vector<bool> Has(std::span<const Digest> digests) = 0;
+  // Which of them are stored, also on other nodes that are up. kUnavailable: one of these does not answer, so what it
+  // has is not known. kInterrupted: the context expired.
+  virtual Result<std::vector<bool>> Has(const Context& context, std::span<const Digest> digests) = 0;
 
   // Reads and verifies. `done` is called once, perhaps before Get returns, else on a thread of the store, and must not
   // block. kNotFound: no such chunk. kCorrupt: the bytes fail their digest. kIo. Readers of one chunk at one time share

@@ -100,7 +100,8 @@ class LocalChunkStore final : public ChunkStore {
 
   Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
   Result<ChunkPin> Pin(const Digest& digest, size_t size) override;
-  std::vector<bool> Has(std::span<const Digest> digests) override;
+  Result<std::vector<bool>> Has(const Context&, std::span<const Digest> digests) override { return Has(digests); }
+  std::vector<bool> Has(std::span<const Digest> digests);
   // As Has, but no for a chunk whose copy was found damaged: what other nodes may count on.
   std::vector<bool> HasSound(std::span<const Digest> digests);
   void Get(const Digest& digest, ChunkCallback done) override;

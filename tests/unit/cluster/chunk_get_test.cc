@@ -591,20 +591,5 @@ TEST_F(ClusterChunkTest, ADamagedOnlyCopyIsCorrupt) {
   }
 }
 
-TEST_F(ClusterChunkTest, HasAsksTheOthers) {
-  AddNodes(3);
-  const auto chunks = MakeChunks(1, 10);
-  PutAll(*nodes_[0], chunks);
-  ASSERT_OK(nodes_[0]->chunks->Sync());
-  std::vector<Digest> digests;
-  for (const TestChunk& chunk : chunks) digests.push_back(chunk.digest);
-  digests.push_back(MakeChunk(99, 5000).digest);
-  for (auto& node : nodes_) {
-    const std::vector<bool> has = node->chunks->Has(digests);
-    EXPECT_EQ(std::count(has.begin(), has.end(), true), 10);
-    EXPECT_FALSE(has.back());
-  }
-}
-
 }  // namespace
 }  // namespace cairnfs::cluster

@@ -148,7 +148,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     if (size > 0 && !copied_.contains(digest)) covered_.insert(digest);
     return pin.ok() ? std::move(pin) : store::ChunkPin(this, digest);
   }
-  std::vector<bool> Has(std::span<const Digest> digests) override {
+  Result<std::vector<bool>> Has(const Context&, std::span<const Digest> digests) override {
     std::vector<bool> has;
     for (const Digest& digest : digests) has.push_back(Find(digest) != nullptr);
     return has;
