@@ -1,6 +1,7 @@
 // Whether a node has more than its share of what is stored. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <unordered_map>
@@ -12,8 +13,9 @@ namespace cairnfs::cluster {
 // Bytes of chunks on each node, of those that have told it.
 using StoredBytes = std::unordered_map<NodeId, uint64_t, NodeIdHash>;
 
-// Nodes that are nearer to their shares than this are left as they are: those who save keep a copy of theirs at hand.
-inline constexpr double kBalanceSlack = 0.05;
+// Nodes that are nearer to their shares than both are left as they are: those who save keep a copy of theirs at hand.
+inline constexpr double kBalanceSlack = 0.05;  // of the share
+inline constexpr double kBalanceSlackBytes = 16.0 * kMiB;
 
 // Whether copies that need not lie on the node are to move to the nodes that should have them: it is of weight 0, or
 // has more than its share while some node is further from its own than the slack. Shares go by the weights.
@@ -35,7 +37,8 @@ inline bool GivesAway(const View& view, const StoredBytes& stored, const NodeId&
     const auto bytes = stored.find(other.id);
     if (bytes == stored.end()) continue;
     const double share = total * other.weight / weights;
-    is_uneven = is_uneven || std::abs(static_cast<double>(bytes->second) - share) > kBalanceSlack * share;
+    is_uneven = is_uneven || std::abs(static_cast<double>(bytes->second) - share) >
+                                 std::max(kBalanceSlack * share, kBalanceSlackBytes);
   }
   return is_uneven && static_cast<double>(own->second) > total * node->weight / weights;
 }

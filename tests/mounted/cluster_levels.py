@@ -71,7 +71,7 @@ def durability(path):
 def copies_lie_in_both_domains(world):
     """A save on the first host leaves one copy there, and one in the other domain, on the host that has a weight."""
     before = world.settled_stored()
-    content = world.content(24 * MIB)
+    content = world.content(16 * MIB)  # more would not stay where it was saved, as each node is to have its share
     write(world.hosts[0].path("model"), content, sync=True)
     after = world.settled_stored()
     grown = [(b - a) / len(content) for a, b in zip(before, after)]

@@ -14,7 +14,8 @@ class RebalanceTest : public ClusterChunkTest {
     options_.stored_bytes = [this](const Context&) {
       StoredBytes stored;
       MutexLock lock(mutex_);
-      for (const auto& [id, local] : stores_) stored[id] = local->Stats().unique_bytes;
+      // Of so few bytes nobody would give any away.
+      for (const auto& [id, local] : stores_) stored[id] = local->Stats().unique_bytes * 1000;
       return std::optional<StoredBytes>(std::move(stored));
     };
   }
@@ -262,9 +263,10 @@ TEST_F(RebalanceTest, NothingIsFreedWhileItIsHeld) {
   EXPECT_TRUE(Eventually([&] { return CountHere(*nodes_[0]) == 0; }));
 }
 
+// In MiB.
 StoredBytes StoredOn(const View& view, const std::vector<uint64_t>& bytes) {
   StoredBytes stored;
-  for (size_t i = 0; i < bytes.size(); ++i) stored[view.nodes[i].id] = bytes[i];
+  for (size_t i = 0; i < bytes.size(); ++i) stored[view.nodes[i].id] = bytes[i] * kMiB;
   return stored;
 }
 
@@ -281,10 +283,12 @@ TEST(Balance, WhoHasMoreThanItsShareGivesAwayWhereSomebodyIsFarFromHis) {
     for (const NodeInfo& node : view.nodes) names += GivesAway(view, stored, node.id) ? 'y' : 'n';
     return names;
   };
-  EXPECT_EQ(gives(StoredOn(view, {100, 100, 200})), "nnn");
-  EXPECT_EQ(gives(StoredOn(view, {104, 100, 196})), "nnn");
-  EXPECT_EQ(gives(StoredOn(view, {120, 100, 180})), "ynn");
-  EXPECT_EQ(gives(StoredOn(view, {150, 150, 0})), "yyn");
+  EXPECT_EQ(gives(StoredOn(view, {1000, 1000, 2000})), "nnn");
+  EXPECT_EQ(gives(StoredOn(view, {1040, 1000, 1960})), "nnn");
+  EXPECT_EQ(gives(StoredOn(view, {1200, 1000, 1800})), "ynn");
+  EXPECT_EQ(gives(StoredOn(view, {1500, 1500, 0})), "yyn");
+  EXPECT_EQ(gives(StoredOn(view, {50, 50, 50})), "yyn");
+  EXPECT_EQ(gives(StoredOn(view, {15, 15, 14})), "nnn") << "so little is not worth a move";
   EXPECT_EQ(gives(StoredOn(view, {100, 100})), "nnn") << "the third has not told it";
   EXPECT_EQ(gives({}), "nnn");
   nodes[0].weight = 0;
