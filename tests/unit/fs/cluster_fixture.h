@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "../../support/draw_text.h"
 #include "../../support/eventually.h"
 #include "base/clock.h"
 #include "cluster/cluster_chunk_store.h"
@@ -35,9 +36,7 @@ namespace cairnfs::fs {
 
 inline std::string TextOf(uint64_t seed, size_t size) {
   std::mt19937_64 random(seed);
-  std::string text(size, '\0');
-  for (char& c : text) c = static_cast<char>(random());
-  return text;
+  return DrawText(random, size);
 }
 
 class Host {

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "../../support/draw_text.h"
 #include "../../support/eventually.h"
 #include "base/clock.h"
 #include "chunking/digest.h"
@@ -25,11 +26,7 @@
 
 namespace cairnfs::fs {
 
-inline std::string RandomText(std::mt19937_64& random, size_t size) {
-  std::string text(size, '\0');
-  for (char& c : text) c = static_cast<char>(random());
-  return text;
-}
+inline std::string RandomText(std::mt19937_64& random, size_t size) { return DrawText(random, size); }
 
 inline std::string RandomText(uint64_t seed, size_t size) {
   std::mt19937_64 random(seed);
