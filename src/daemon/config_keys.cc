@@ -59,7 +59,7 @@ Status StoreNumber(const ConfigKey& key, uint64_t number, Config& config) {
 Status StoreQuantity(const ConfigKey& key, const ConfigValue& value, Config& config) {
   if (const auto* number = std::get_if<int64_t>(&value)) {
     if (key.kind == Kind::kDuration && *number != 0) {
-      return InvalidArgument(fmt::format("needs a unit: ms, s, min or h, for example \"{}s\"", *number));
+      return InvalidArgument(fmt::format("needs a unit: ms, s, min, h or d, for example \"{}s\"", *number));
     }
     if (*number < 0) return InvalidArgument(fmt::format("must not be negative, but is {}", *number));
     return StoreNumber(key, static_cast<uint64_t>(*number), config);

@@ -39,6 +39,7 @@ constexpr std::array kDurationUnits = {
     Unit{"s", 1000},
     Unit{"min", 60'000},
     Unit{"h", 3'600'000},
+    Unit{"d", 86'400'000},
 };
 
 template <size_t kCount>
@@ -70,7 +71,7 @@ Result<uint64_t> ParseDurationMs(std::string_view text) {
   }
   return MakeError(
       ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is not a duration; write a whole number with ms, s, min or h, for example \"5s\"", text));
+      fmt::format("'{}' is not a duration; write a whole number with ms, s, min, h or d, for example \"5s\"", text));
 }
 
 std::string FormatSize(uint64_t bytes) {

@@ -82,7 +82,7 @@ TEST_F(ConfigTest, SaysWhatIsRight) {
   EXPECT_EQ(MessageOf("receive_threads = 0"), "c.toml:1: receive_threads: must lie between 1 and 64, not 0");
   EXPECT_EQ(MessageOf("receive_threads = -1"), "c.toml:1: receive_threads: must not be negative, but is -1");
   EXPECT_EQ(MessageOf("flush_interval = 5"),
-            "c.toml:1: flush_interval: needs a unit: ms, s, min or h, for example \"5s\"");
+            "c.toml:1: flush_interval: needs a unit: ms, s, min, h or d, for example \"5s\"");
   EXPECT_EQ(MessageOf("flush_interval = \"1h\""), "c.toml:1: flush_interval: must lie between 10ms and 4s, not 3600s");
   EXPECT_EQ(MessageOf("rename = \"fast\""), "c.toml:1: rename: must be one of \"ordered\", \"durable\", not \"fast\"");
   EXPECT_EQ(MessageOf("allow_other = 1"), "c.toml:1: allow_other: must be true or false, not 1");

@@ -29,6 +29,7 @@ TEST(ParseDuration, NeedsAUnit) {
   EXPECT_EQ(ParseDurationMs("5s").value(), 5000U);
   EXPECT_EQ(ParseDurationMs("10min").value(), 600'000U);
   EXPECT_EQ(ParseDurationMs("1h").value(), 3'600'000U);
+  EXPECT_EQ(ParseDurationMs("7d").value(), 7U * 24 * 3'600'000);
   for (const char* text : {"", "5", "s", "1.5s", "-1s", "5 days", "99999999999999999999s"}) {
     EXPECT_FALSE(ParseDurationMs(text).ok()) << text;
   }
