@@ -188,6 +188,8 @@ void AddMetadata(CLI::App& app, MetadataCommand& command, int& exit_code) {
   AddTarget(*dump, command.target);
   dump->add_option("--metadata", command.metadata, "read them where they lie: etcd://HOST:PORT,... or node:HOST:PORT")
       ->check(NotEmpty());
+  dump->add_option("--hold", command.hold, "keep all chunks that the dump names for so long, as in 7d (of a cluster)")
+      ->check(NotEmpty());
   dump->callback([&] { exit_code = RunMetadataDump(command); });
   auto* load = metadata->add_subcommand("load", "put those of a cluster into an empty store");
   load->add_option("FILE", command.file, "what cairnfs metadata dump wrote")->required()->check(NotEmpty());
@@ -199,7 +201,14 @@ void AddMetadata(CLI::App& app, MetadataCommand& command, int& exit_code) {
   auto* show = metadata->add_subcommand("show", "say what a dump is, and verify all of it");
   show->add_option("FILE", command.file, "what cairnfs metadata dump wrote")->required()->check(NotEmpty());
   show->callback([&] { exit_code = RunMetadataShow(command); });
-  for (CLI::App* one : {dump, load, show}) one->add_flag("--json", command.json, "print JSON");
+  auto* holds = metadata->add_subcommand("holds", "list the dumps whose chunks are held");
+  AddTarget(*holds, command.target);
+  holds->callback([&] { exit_code = RunMetadataHolds(command); });
+  auto* release = metadata->add_subcommand("release", "hold the chunks of a dump no longer");
+  release->add_option("ID", command.hold_id, "the hold, as cairnfs metadata holds lists it")->required();
+  AddTarget(*release, command.target);
+  release->callback([&] { exit_code = RunMetadataRelease(command); });
+  for (CLI::App* one : {dump, load, show, holds, release}) one->add_flag("--json", command.json, "print JSON");
 }
 
 // These too live as long as the parser refers to them.

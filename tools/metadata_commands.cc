@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,8 @@
 #include "base/hex.h"
 #include "base/utc_text.h"
 #include "commands.h"
+#include "control/client.h"
+#include "daemon/config.h"
 #include "daemon/directory_lock.h"
 #include "daemon/exit_codes.h"
 #include "daemon/names_dump.h"
@@ -22,6 +25,7 @@
 namespace cairnfs::tools {
 namespace {
 
+constexpr std::chrono::hours kHoldMax{24 * 3650};
 constexpr int kDumpTries = 5;  // where the store forgets what is being read
 
 // A file that takes its name once all of it is durable.
@@ -74,19 +78,44 @@ class FileInTheMaking {
   uint64_t size_ = 0;
 };
 
-// By the daemon, where one runs; else from the data directory, or the store that was named.
-Status WriteDump(const MetadataCommand& command, const meta::DumpWriter::Sink& sink) {
-  daemon::Config config;
-  config.metadata = command.metadata;
-  if (!command.metadata.empty()) return daemon::DumpOffline(config, sink);
-  CAIRNFS_ASSIGN_OR_RETURN(const Location location, Locate(command.target));
-  config.data = location.data;
-  if (!daemon::IsInUse(location.data)) return daemon::DumpOffline(config, sink);
-  CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
-  return client.DumpNames(sink);
+// 0: nothing is held.
+Result<std::chrono::seconds> HoldOf(const MetadataCommand& command) {
+  if (command.hold.empty()) return std::chrono::seconds(0);
+  const auto hold_ms = daemon::ParseDurationMs(command.hold);
+  if (!hold_ms.ok()) return hold_ms.error().WithContext("--hold");
+  const std::chrono::seconds hold(*hold_ms / 1000);
+  if (hold >= std::chrono::seconds(1) && hold <= kHoldMax) return hold;
+  return MakeError(ErrorCode::kInvalidArgument, "--hold must lie between 1s and 3650d");
 }
 
-Result<meta::DumpSummary> Dump(const MetadataCommand& command, ProgressLine& line) {
+// By the daemon, where one runs; else from the data directory, or the store that was named. The hold, or none.
+Result<control::HoldReply> WriteDump(const MetadataCommand& command, const meta::DumpWriter::Sink& sink) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::chrono::seconds hold, HoldOf(command));
+  daemon::Config config;
+  config.metadata = command.metadata;
+  if (command.metadata.empty()) {
+    CAIRNFS_ASSIGN_OR_RETURN(const Location location, Locate(command.target));
+    config.data = location.data;
+    if (daemon::IsInUse(location.data)) {
+      CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
+      return client.DumpNames(hold, sink);
+    }
+  }
+  if (hold != std::chrono::seconds(0)) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "only a mounted host of a cluster can hold the chunks of a dump: call it there, without --metadata");
+  }
+  CAIRNFS_RETURN_IF_ERROR(daemon::DumpOffline(config, sink));
+  return control::HoldReply();
+}
+
+struct Dumped {
+  meta::DumpSummary summary;
+  control::HoldReply hold;
+};
+
+Result<Dumped> Dump(const MetadataCommand& command, ProgressLine& line) {
   FileInTheMaking file(command.file);
   CAIRNFS_RETURN_IF_ERROR(file.Open());
   auto take = [&](std::string_view bytes) -> Status {
@@ -94,17 +123,40 @@ Result<meta::DumpSummary> Dump(const MetadataCommand& command, ProgressLine& lin
     line.Show("dumping: " + daemon::FormatSize(file.size()));
     return {};
   };
+  Dumped dumped;
   for (int tries = 1;; ++tries) {
     CAIRNFS_RETURN_IF_ERROR(file.Empty());
-    const Status dumped = WriteDump(command, take);
-    if (dumped.ok()) break;
-    if (dumped.error().code != ErrorCode::kStale || tries == kDumpTries) return dumped.error();
+    auto written = WriteDump(command, take);
+    if (!written.ok() && (written.error().code != ErrorCode::kStale || tries == kDumpTries)) return written.error();
+    if (!written.ok()) continue;
+    dumped.hold = *std::move(written);
+    break;
   }
   CAIRNFS_RETURN_IF_ERROR(file.Sync());
   line.Show("verifying " + command.file);
-  CAIRNFS_ASSIGN_OR_RETURN(meta::DumpSummary summary, daemon::ReadDumpFile(file.partial()));
+  CAIRNFS_ASSIGN_OR_RETURN(dumped.summary, daemon::ReadDumpFile(file.partial()));
   CAIRNFS_RETURN_IF_ERROR(file.TakeName());
-  return summary;
+  return dumped;
+}
+
+Timestamp Seconds(int64_t seconds) { return {seconds, 0}; }
+
+nlohmann::ordered_json JsonOf(const control::HoldReply& hold) {
+  return {{"id", hold.id()},
+          {"host", hold.host()},
+          {"taken_seconds", hold.taken_seconds()},
+          {"until_seconds", hold.until_seconds()},
+          {"files", hold.records()},
+          {"complete", hold.complete()}};
+}
+
+std::string TextOf(const control::HoldReply& hold) {
+  if (!hold.complete()) {
+    return fmt::format("{}  a dump that host {} began at {} and has not ended\n", hold.id(), hold.host(),
+                       UtcText(Seconds(hold.taken_seconds())));
+  }
+  return fmt::format("{}  {} files, taken by host {} at {}, held until {}\n", hold.id(), hold.records(), hold.host(),
+                     UtcText(Seconds(hold.taken_seconds())), UtcText(Seconds(hold.until_seconds())));
 }
 
 nlohmann::ordered_json JsonOf(const meta::DumpSummary& dump) {
@@ -133,7 +185,39 @@ int RunMetadataDump(const MetadataCommand& command) {
   auto dumped = Dump(command, line);
   line.Clear();
   if (!dumped.ok()) return Fail(dumped.error());
-  PrintDump(*dumped, command.json);
+  if (command.json) {
+    nlohmann::ordered_json json = JsonOf(dumped->summary);
+    if (dumped->hold.id() != 0) json["hold"] = JsonOf(dumped->hold);
+    Print(json.dump() + "\n");
+    return daemon::kExitDone;
+  }
+  Print(TextOf(dumped->summary));
+  if (dumped->hold.id() != 0) Print("held as " + TextOf(dumped->hold));
+  return daemon::kExitDone;
+}
+
+int RunMetadataHolds(const MetadataCommand& command) {
+  auto located = LocateDaemon(command.target);
+  if (!located.ok()) return Fail(located.error());
+  auto holds = located->client.Holds();
+  if (!holds.ok()) return Fail(holds.error());
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const control::HoldReply& hold : holds->holds()) {
+    if (command.json) json.push_back(JsonOf(hold));
+    if (!command.json) Print(TextOf(hold));
+  }
+  if (command.json) Print(nlohmann::ordered_json{{"holds", json}}.dump() + "\n");
+  if (!command.json && holds->holds().empty()) Print("no dump is held\n");
+  return daemon::kExitDone;
+}
+
+int RunMetadataRelease(const MetadataCommand& command) {
+  auto located = LocateDaemon(command.target);
+  if (!located.ok()) return Fail(located.error());
+  const Status released = located->client.ReleaseHold(command.hold_id);
+  if (!released.ok()) return Fail(released.error());
+  Print(command.json ? nlohmann::ordered_json{{"released", command.hold_id}}.dump() + "\n"
+                     : fmt::format("the dump {} is held no more\n", command.hold_id));
   return daemon::kExitDone;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/coding.h"
+#include "cluster/held_dumps.h"
 #include "cluster/membership.h"
 #include "cluster/records.h"
 
@@ -146,6 +147,7 @@ Status Epochs::Announce(const Context& context, const EpochState& seen) {
   kv::Transaction transaction;
   transaction.IfRevision(std::string(kAnnouncementKey), RevisionOf(seen.announced))
       .IfAbsent(HoldKey())
+      .IfAbsent(HoldingKey())
       .Put(std::string(kAnnouncementKey), Encoder().U8(kEpochRecordVersion).U64(number).Take());
   const auto committed = store_.Commit(context, transaction);
   return committed.ok() ? Status() : Status(committed.error());

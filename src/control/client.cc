@@ -139,17 +139,34 @@ Result<GcProgress> Client::Gc(const GcRequest& request, const std::function<void
   return progress;
 }
 
-Status Client::DumpNames(const std::function<Status(const std::string& bytes)>& take) {
+Result<HoldReply> Client::DumpNames(std::chrono::seconds hold,
+                                    const std::function<Status(const std::string& bytes)>& take) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
   grpc::ClientContext context;
-  auto reader = stub->DumpNames(&context, DumpNamesRequest());
+  DumpNamesRequest request;
+  request.set_hold_seconds(static_cast<uint64_t>(hold.count()));
+  auto reader = stub->DumpNames(&context, request);
   DumpNamesPiece piece;
   Status taken;
   while (taken.ok() && reader->Read(&piece)) taken = take(piece.bytes());
   if (!taken.ok()) context.TryCancel();
   const grpc::Status status = reader->Finish();
   CAIRNFS_RETURN_IF_ERROR(taken);
-  return status.ok() ? Status() : Status(ErrorOf(status));
+  if (!status.ok()) return ErrorOf(status);
+  return piece.hold();
+}
+
+Result<HoldsReply> Client::Holds() {
+  HoldsReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Holds, HoldsRequest{}, reply, 60));
+  return reply;
+}
+
+Status Client::ReleaseHold(uint64_t id) {
+  ReleaseHoldRequest request;
+  request.set_id(id);
+  ReleaseHoldReply reply;
+  return impl_->Call(&Control::Stub::ReleaseHold, request, reply);
 }
 
 Result<std::optional<CheckReply>> Client::Check(const std::function<void(const CheckProgress&)>& on_progress) {

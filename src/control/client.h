@@ -49,7 +49,10 @@ class Client {
   Result<SetMinReplicasReply> SetMinReplicas(uint32_t min_replicas);
   // Hands on the bytes of a dump of all names, until `take` returns an error, which is returned. kStale: the store has
   // forgotten what was being read; to be called again, from the first byte on.
-  Status DumpNames(const std::function<Status(const std::string& bytes)>& take);
+  // `hold` 0: its chunks are not held; else the hold.
+  Result<HoldReply> DumpNames(std::chrono::seconds hold, const std::function<Status(const std::string& bytes)>& take);
+  Result<HoldsReply> Holds();
+  Status ReleaseHold(uint64_t id);  // kNotFound
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
 

@@ -227,6 +227,10 @@ class StopService final : public Control::Service {
   grpc::Status DumpNames(grpc::ServerContext*, const DumpNamesRequest*, grpc::ServerWriter<DumpNamesPiece>*) override {
     return Refusal();
   }
+  grpc::Status Holds(grpc::ServerContext*, const HoldsRequest*, HoldsReply*) override { return Refusal(); }
+  grpc::Status ReleaseHold(grpc::ServerContext*, const ReleaseHoldRequest*, ReleaseHoldReply*) override {
+    return Refusal();
+  }
   grpc::Status Remount(grpc::ServerContext*, const RemountRequest*, RemountReply*) override { return Refusal(); }
   grpc::Status SetMinReplicas(grpc::ServerContext*, const SetMinReplicasRequest*, SetMinReplicasReply*) override {
     return Refusal();
@@ -386,7 +390,7 @@ class Service::Impl final : public Control::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status DumpNames(grpc::ServerContext* context, const DumpNamesRequest*,
+  grpc::Status DumpNames(grpc::ServerContext* context, const DumpNamesRequest* request,
                          grpc::ServerWriter<DumpNamesPiece>* writer) override {
     if (!options_.dump_names) return rpc::ToGrpc(MakeError(ErrorCode::kNotSupported, "names cannot be dumped here"));
     const CallWatch::Call running(calls_, *context);
@@ -401,8 +405,30 @@ class Service::Impl final : public Control::Service {
       if (writer->Write(piece)) return {};
       return MakeError(ErrorCode::kInterrupted, "whoever asked for the dump is gone");
     };
-    const auto dumped = options_.dump_names(running.wanted(), send);
-    return dumped.ok() ? grpc::Status::OK : rpc::ToGrpc(dumped.error());
+    const std::chrono::seconds hold(std::min<uint64_t>(request->hold_seconds(), UINT32_MAX));
+    const auto dumped = options_.dump_names(running.wanted(), hold, send);
+    if (!dumped.ok()) return rpc::ToGrpc(dumped.error());
+    piece.Clear();
+    if (dumped->id() != 0) *piece.mutable_hold() = *dumped;
+    if (dumped->id() != 0) writer->Write(piece);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Holds(grpc::ServerContext* context, const HoldsRequest*, HoldsReply* reply) override {
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    const CallWatch::Call running(calls_, *context);
+    auto holds = options_.cluster->Holds(running.wanted());
+    if (!holds.ok()) return rpc::ToGrpc(holds.error());
+    *reply = *std::move(holds);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ReleaseHold(grpc::ServerContext* context, const ReleaseHoldRequest* request,
+                           ReleaseHoldReply*) override {
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    const CallWatch::Call running(calls_, *context);
+    const auto released = options_.cluster->ReleaseHold(running.wanted(), request->id());
+    return released.ok() ? grpc::Status::OK : rpc::ToGrpc(released.error());
   }
 
  private:

@@ -28,6 +28,8 @@ class ClusterControl {
   // left; kNoSpace: they have no room for what it has. Remove: kInvalidArgument, it was not drained; kBusy: it is up.
   virtual Result<NodeReply> Drain(const Context& context, const DrainNodeRequest& request) = 0;
   virtual Result<NodeReply> Remove(const RemoveNodeRequest& request) = 0;
+  virtual Result<HoldsReply> Holds(const Context& context) = 0;
+  virtual Status ReleaseHold(const Context& context, uint64_t id) = 0;  // kNotFound
   // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
   // Nothing is set once the context has expired.
   virtual Result<SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) = 0;
@@ -44,9 +46,10 @@ class RemountControl {
   virtual Status Remount(const Context& context, const RemountCall& call) = 0;
 };
 
-// Writes a dump of the names by handing on its bytes. Any thread.
+// Writes a dump of the names by handing on its bytes. `hold` 0: its chunks are not held. Any thread.
 using DumpSink = std::function<Status(std::string_view bytes)>;
-using DumpNames = std::function<Status(const Context& context, const DumpSink& sink)>;
+using DumpNames =
+    std::function<Result<HoldReply>(const Context& context, std::chrono::seconds hold, const DumpSink& sink)>;
 
 class Service {
  public:

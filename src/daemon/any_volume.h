@@ -2,6 +2,7 @@
 // (ClusterVolume).
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "control/rank_gate.h"
@@ -31,8 +32,9 @@ class AnyVolume {
   // but the metadata was opened for reading alone on a full disk.
   virtual Status MayTake(const Config&) const { return {}; }
   virtual void Take(const Config&) {}
-  // As daemon::DumpNames.
-  virtual Status DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) = 0;
+  // As daemon::DumpNames. With a hold, of a cluster alone, the chunks of the dump stay for so long; which hold that is.
+  virtual Result<control::HoldReply> DumpNames(const Context& context, std::chrono::seconds hold,
+                                               const meta::DumpWriter::Sink& sink) = 0;
   virtual control::ClusterControl* cluster() { return nullptr; }  // null: this host is alone
 };
 

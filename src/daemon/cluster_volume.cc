@@ -12,6 +12,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
+#include "cluster/held_dumps.h"
 #include "cluster/records.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
@@ -49,6 +50,17 @@ std::string PlaceOf(const DataDirectory& directory) {
   struct stat found {};
   if (stat(directory.path().c_str(), &found) != 0) return {};
   return fmt::format("{} {:x}:{:x}", cluster::PlaceOfThisKernel(), found.st_dev, found.st_ino);
+}
+
+control::HoldReply ReplyOf(const cluster::HeldDump& hold) {
+  control::HoldReply reply;
+  reply.set_id(hold.id);
+  reply.set_taken_seconds(hold.taken.seconds);
+  reply.set_until_seconds(hold.until.seconds);
+  reply.set_records(hold.records);
+  reply.set_complete(hold.is_complete);
+  reply.set_host(hold.host);
+  return reply;
 }
 
 control::NodeReply ReplyOf(const cluster::NodeInfo& node) {
@@ -301,8 +313,34 @@ fs::FsOptions ClusterVolume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
 }
 
-Status ClusterVolume::DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) {
-  return daemon::DumpNames(context, cluster_store_->store(), meta::DumpHead::Of::kCluster, sink);
+Result<control::HoldReply> ClusterVolume::DumpNames(const Context& context, std::chrono::seconds hold,
+                                                    const meta::DumpWriter::Sink& sink) {
+  kv::KvStore& store = cluster_store_->store();
+  if (hold == std::chrono::seconds(0)) {
+    CAIRNFS_RETURN_IF_ERROR(daemon::DumpNames(context, store, meta::DumpHead::Of::kCluster, sink));
+    return control::HoldReply();
+  }
+  cluster::HoldInTheMaking made(*fenced_, *membership_);
+  CAIRNFS_RETURN_IF_ERROR(made.Begin(context, NodeName(config_)));
+  auto keep = [&](std::string_view key, std::string_view value) {
+    return key.starts_with("D") ? made.Add(context, key, value) : Status();
+  };
+  CAIRNFS_RETURN_IF_ERROR(daemon::DumpNames(context, store, meta::DumpHead::Of::kCluster, sink, keep));
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::HeldDump held, made.Finish(context, hold));
+  return ReplyOf(held);
+}
+
+Result<control::HoldsReply> ClusterVolume::Holds(const Context& context) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto holds, cluster::ListHolds(context, *fenced_));
+  control::HoldsReply reply;
+  for (const cluster::HeldDump& hold : holds) *reply.add_holds() = ReplyOf(hold);
+  return reply;
+}
+
+Status ClusterVolume::ReleaseHold(const Context& context, uint64_t id) {
+  CAIRNFS_RETURN_IF_ERROR(cluster::ReleaseHold(context, *fenced_, id));
+  spdlog::info("the dump that was held as {} is released", id);
+  return {};
 }
 
 Result<cluster::NodeInfo> ClusterVolume::FindNode(const std::string& node) const {

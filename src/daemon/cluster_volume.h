@@ -48,7 +48,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   fs::FsOptions FileSystemOptions() const override;
   control::RankGate& gate() override { return *gate_; }
   meta::Dedup dedup() const override { return dedup_; }
-  Status DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) override;
+  Result<control::HoldReply> DumpNames(const Context& context, std::chrono::seconds hold,
+                                       const meta::DumpWriter::Sink& sink) override;
   void Stopping() override;
   void StartFailed() override;
   void Take(const Config& config) override { chunks_->SetRepairRate(config.repair_rate); }
@@ -59,6 +60,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Result<control::TokenReply> MakeToken(std::chrono::seconds life) override;
   Result<control::NodeReply> Drain(const Context& context, const control::DrainNodeRequest& request) override;
   Result<control::NodeReply> Remove(const control::RemoveNodeRequest& request) override;
+  Result<control::HoldsReply> Holds(const Context& context) override;
+  Status ReleaseHold(const Context& context, uint64_t id) override;
   Result<control::SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) override;
 
  private:

@@ -299,8 +299,9 @@ Status Daemon::StartControl() {
   live_config_ = std::make_unique<LiveConfig>(config_, *volume_, *filesystem_);
   options.remount = live_config_.get();
   options.cluster = volume_->cluster();
-  options.dump_names = [volume = volume_.get()](const Context& context, const control::DumpSink& sink) {
-    return volume->DumpNames(context, sink);
+  options.dump_names = [volume = volume_.get()](const Context& context, std::chrono::seconds hold,
+                                                const control::DumpSink& sink) {
+    return volume->DumpNames(context, hold, sink);
   };
   CAIRNFS_ASSIGN_OR_RETURN(service_, control::Service::Start(options, *filesystem_));
   if (config_.allow_other) LetOthersPass(directory_->path());

@@ -142,8 +142,8 @@ Status LoadHere(const meta::DumpSource& source, const Config& config, LoadedName
 
 }  // namespace
 
-Status DumpNames(const Context& context, kv::KvStore& store, meta::DumpHead::Of of,
-                 const meta::DumpWriter::Sink& sink) {
+Status DumpNames(const Context& context, kv::KvStore& store, meta::DumpHead::Of of, const meta::DumpWriter::Sink& sink,
+                 const KeepEntry& keep) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto header, store.Get(context, meta::HeaderKey()));
   if (!header) return MakeError(ErrorCode::kNotFound, "there is no filesystem in the metadata");
   CAIRNFS_ASSIGN_OR_RETURN(const auto decoded, meta::FilesystemHeader::Decode(header->value));
@@ -154,6 +154,7 @@ Status DumpNames(const Context& context, kv::KvStore& store, meta::DumpHead::Of 
     if (!meta::IsInDump(entry.key)) return true;
     written = meta::CheckDumpEntry(entry.key, entry.value);
     if (written.ok()) written = writer.Add(entry.key, entry.value);
+    if (written.ok() && keep) written = keep(entry.key, entry.value);
     if (context.Expired()) written = MakeError(ErrorCode::kInterrupted, "the dump was stopped");
     return written.ok();
   };

@@ -1,7 +1,9 @@
 // Dumps of the names of a filesystem, and loading one into an empty store: what `cairnfs metadata` does.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/context.h"
 #include "base/result.h"
@@ -11,8 +13,11 @@
 
 namespace cairnfs::daemon {
 
-// Writes what is durable in the store at one moment. kStale: the store has forgotten that moment meanwhile.
-Status DumpNames(const Context& context, kv::KvStore& store, meta::DumpHead::Of of, const meta::DumpWriter::Sink& sink);
+// Writes what is durable in the store at one moment, and hands each entry to `keep`, if it is there, whose error ends
+// the dump. kStale: the store has forgotten that moment meanwhile.
+using KeepEntry = std::function<Status(std::string_view key, std::string_view value)>;
+Status DumpNames(const Context& context, kv::KvStore& store, meta::DumpHead::Of of, const meta::DumpWriter::Sink& sink,
+                 const KeepEntry& keep = {});
 
 // The same without a daemon: of the store that `metadata` of the configuration names, or else of the data directory,
 // which nobody holds. kBusy: somebody does. kInvalidArgument: its names are elsewhere.

@@ -143,8 +143,14 @@ fs::FsOptions Volume::FileSystemOptions() const {
   return daemon::FileSystemOptions(config_, storage_->chunks().cache_bytes_max());
 }
 
-Status Volume::DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) {
-  return daemon::DumpNames(context, *kv_, meta::DumpHead::Of::kHostAlone, sink);
+Result<control::HoldReply> Volume::DumpNames(const Context& context, std::chrono::seconds hold,
+                                             const meta::DumpWriter::Sink& sink) {
+  if (hold != std::chrono::seconds(0)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "this host is alone: its dump cannot be loaded, so its chunks are not held; call without --hold");
+  }
+  CAIRNFS_RETURN_IF_ERROR(daemon::DumpNames(context, *kv_, meta::DumpHead::Of::kHostAlone, sink));
+  return control::HoldReply();
 }
 
 Status Volume::MayTake(const Config& config) const {

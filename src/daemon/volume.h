@@ -39,7 +39,8 @@ class Volume final : public AnyVolume {
   Status MayTake(const Config& config) const override;
   control::RankGate& gate() override { return *gate_; }
   meta::Dedup dedup() const override { return dedup_; }
-  Status DumpNames(const Context& context, const meta::DumpWriter::Sink& sink) override;
+  Result<control::HoldReply> DumpNames(const Context& context, std::chrono::seconds hold,
+                                       const meta::DumpWriter::Sink& sink) override;
 
  private:
   Volume(DataDirectory& directory, const Config& config) : directory_(directory), config_(config) {}

@@ -47,8 +47,8 @@ class CandidateSet {
 using Marking = std::function<void(const Digest&)>;
 // Marks every digest that the record of a file names, those of recipe pages too. kInterrupted: the context expired.
 Status MarkFile(const Context& context, const meta::FileRecord& record, store::ChunkStore& chunks, const Marking& mark);
-// Of all files in `kv`, orphans too, which it reads piece by piece, each at a revision of its own. `marked` counts
-// them. What cannot be read ends it.
+// Of all files in `kv`, orphans and those of held dumps too, which it reads piece by piece, each at a revision of its
+// own. `marked` counts them. What cannot be read ends it.
 Status MarkAll(const Context& context, kv::KvStore& kv, store::ChunkStore& chunks, const Marking& mark,
                std::atomic<uint64_t>& marked);
 

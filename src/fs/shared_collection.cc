@@ -7,6 +7,7 @@
 #include "base/coding.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "cluster/held_dumps.h"
 #include "cluster/holder_lists.h"
 #include "fs/marker.h"
 
@@ -230,6 +231,7 @@ Result<bool> SharedCollection::TakePart(const Context& context, uint64_t bytes_p
 // has yet to begin, find that. One that is further may have marked already, and is waited for.
 Status SharedCollection::Collect(const Context& context, uint64_t bytes_per_second_max, CollectionProgress& progress) {
   const Context patience = context.WithTimeout(kOthersWaitMax);
+  CAIRNFS_RETURN_IF_ERROR(cluster::ReleaseEndedHolds(context, kv_));
   for (;;) {
     CAIRNFS_ASSIGN_OR_RETURN(const State state, host_.epochs().Read(context));
     CAIRNFS_RETURN_IF_ERROR(CheckStore(context, state));
@@ -243,7 +245,7 @@ Status SharedCollection::Collect(const Context& context, uint64_t bytes_per_seco
       if (has_freed.ok() && *has_freed) return AwaitEnd(context, progress);
     }
     if (context.IsStopped()) return Stopped();
-    progress.SetPhase("waits for the collection before");
+    progress.SetPhase("waits for the collection before, or for a dump that holds");
     static_cast<void>(context.Sleep(kLookAgainMax));
   }
   const Result<bool> has_freed = TakePart(context, bytes_per_second_max, progress);

@@ -273,6 +273,49 @@ def the_host_with_the_names_is_lost():
             assert_clean(host)
 
 
+def a_held_dump_stays_whole():
+    """Everything is removed and collected after it, and is there again once it is loaded."""
+    with Scratch() as scratch, Moving(scratch, 2, "cairnfs") as cluster:
+        cluster.start()
+        one, two = cluster.hosts
+        make_tree(one.mount_point, SEED)
+        write(two.path("deleted before it"), os.urandom(3 * MIB))
+        os.unlink(two.path("deleted before it"))
+        expected = manifest(one.mount_point)
+        file, other = (os.path.join(scratch.path, name) for name in ("held", "other"))
+
+        def held():
+            told = json.loads(one.cairnfs("metadata", "holds", "--json", "--data", one.data))
+            return [hold["id"] for hold in told["holds"]]
+
+        kept = dump(two, file, "--data", two.data, "--hold", "1h")["hold"]
+        released = dump(two, other, "--data", two.data, "--hold", "7d")["hold"]
+        ended = dump(one, other, "--data", one.data, "--hold", "1s")["hold"]
+        assert kept["complete"] and kept["host"] == two.name and kept["files"] > 50, kept
+        assert held() == [kept["id"], released["id"], ended["id"]]
+        one.cairnfs("metadata", "release", str(released["id"]), "--data", one.data)
+        code, said = call(one, "metadata", "release", str(released["id"]), "--data", one.data)
+        assert code != 0 and "no dump is held as" in said, said
+        for name in os.listdir(one.mount_point):
+            path = one.path(name)
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+
+        def only_one_is_left():
+            two.cairnfs("gc", two.mount_point)
+            return held() == [kept["id"]]
+
+        wait_until(only_one_is_left, 60, "the time of the other is over")
+        cluster.stop()
+        cluster.load(file, "node")
+        for host in cluster.hosts:
+            assert_same(expected, host.mount_point)
+            assert_clean(host)
+        for words, expected in [(["--metadata", "etcd://127.0.0.1:1", "--hold", "1h"], "only a mounted host"),
+                                (["--data", one.data, "--hold", "0s"], "must lie between")]:
+            code, said = call(one, "metadata", "dump", other, *words)
+            assert code == 2 and expected in said, (words, code, said)
+
+
 def what_cannot_be_loaded_changes_nothing():
     with Scratch() as scratch, Moving(scratch, 1, "cairnfs", copies=1) as cluster:
         cluster.start()
@@ -328,7 +371,8 @@ def what_cannot_be_loaded_changes_nothing():
 
 SEED = seed_from_arguments()
 CASES = [on(store, case) for case in (a_host_alone_grows, a_dump_while_all_save_is_of_one_moment)
-         for store in stores_of(SEED)] + [the_host_with_the_names_is_lost, what_cannot_be_loaded_changes_nothing]
+         for store in stores_of(SEED)]
+CASES += [the_host_with_the_names_is_lost, a_held_dump_stays_whole, what_cannot_be_loaded_changes_nothing]
 
 if __name__ == "__main__":
     sys.exit(run_cases(CASES))

@@ -1,5 +1,6 @@
 // Collections over several hosts: what no record names goes on every host, and nothing else does.
 #include "cluster/epochs.h"
+#include "cluster/held_dumps.h"
 #include "cluster_fixture.h"
 
 namespace cairnfs::fs {
@@ -250,6 +251,32 @@ TEST_F(ClusterCollectionTest, WhatDoesNotDecodeIsSaidAndCollectsNothing) {
     EXPECT_EQ(host(0).Collect().error().code, ErrorCode::kCorrupt);
     ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(key, value)).ok());
   }
+}
+
+// A dump has the record; the file goes, and its chunks stay until the hold is released.
+TEST_F(ClusterCollectionTest, KeepsWhatAHeldDumpNames) {
+  MakeHosts(2);
+  const InodeId gone = host(0).Put("gone", TextOf(2, 300'000));
+  const uint64_t before = ChunksOn(0);
+  uint64_t id = 0;
+  {
+    cluster::HoldInTheMaking made(*host(1).fenced, *host(1).membership);
+    ASSERT_TRUE(made.Begin({}, "host2").ok());
+    const auto record = store_->Get({}, meta::FileKey(gone));
+    ASSERT_TRUE(record.ok() && record->has_value());
+    ASSERT_TRUE(made.Add({}, (*record)->key, (*record)->value).ok());
+    const auto held = made.Finish({}, std::chrono::hours(1));
+    ASSERT_TRUE(held.ok());
+    id = held->id;
+  }
+  ASSERT_TRUE(host(0).Unlink("gone").ok());
+  host(0).fs->names().Forget(gone, 1);
+  SettleOrphans(host(0));
+  ASSERT_TRUE(host(0).Collect().ok());
+  EXPECT_EQ(ChunksOn(0), before);
+  ASSERT_TRUE(cluster::ReleaseHold({}, *host(0).fenced, id).ok());
+  ASSERT_TRUE(host(1).Collect().ok());
+  EXPECT_LT(ChunksOn(0), before);
 }
 
 // As after a backup was restored while all hosts were down.
