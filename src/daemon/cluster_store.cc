@@ -77,7 +77,7 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
   options.path = path;
   options.create_if_missing = directory.filesystem().empty();  // a crash may have left an empty directory
   options.block_cache_bytes = config.metadata_cache_size;
-  auto engine = kv::OpenRocksEngine(options);
+  auto engine = OpenEngineMakingRoom(directory, config, options);
   if (!engine.ok()) return ExplainOpening(engine.error(), "cannot open the shared metadata", path);
   engine_ = *std::move(engine);
   auto hosted = kv::HostedStore::Open(*engine_);

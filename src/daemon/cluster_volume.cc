@@ -176,7 +176,7 @@ Status ClusterVolume::OpenFilesystem() {
   CAIRNFS_RETURN_IF_ERROR(chunk_params_.Validate());
   CAIRNFS_RETURN_IF_ERROR(Adopt(directory_, config_, filesystem_));
   CAIRNFS_ASSIGN_OR_RETURN(storage_, Storage::Open(directory_, config_));
-  CAIRNFS_RETURN_IF_ERROR(storage_->OpenChunks(Storage::Purpose::kMount));
+  CAIRNFS_RETURN_IF_ERROR(storage_->OpenChunks(Storage::Purpose::kMount, cluster_store_->engine()));
   if (!directory_.is_new()) return {};
   CAIRNFS_RETURN_IF_ERROR(directory_.FinishMaking());
   spdlog::info("made {} a node of filesystem {}, id {}", directory_.path(), filesystem_, directory_.uuid());

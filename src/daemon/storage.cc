@@ -96,25 +96,30 @@ Status Storage::OpenParts(WhenFull when_full) {
   return {};
 }
 
-// The metadata needs room to recover, which segments kept for reuse may take.
+Result<std::unique_ptr<kv::KvEngine>> OpenEngineMakingRoom(const DataDirectory& directory, const Config& config,
+                                                           const kv::RocksOptions& options) {
+  auto engine = kv::OpenRocksEngine(options);
+  if (engine.ok() || engine.error().code != ErrorCode::kNoSpace || directory.is_new()) return engine;
+  CAIRNFS_ASSIGN_OR_RETURN(const auto disk, io::OpenDisk(SegmentDiskOptions(directory, config)));
+  auto removed = store::LocalChunkStore::RemoveUnusedFiles(*disk);
+  if (!removed.ok() || *removed == 0) return engine;
+  spdlog::warn("the disk is full: gave up {} unused segment files for the metadata", *removed);
+  return kv::OpenRocksEngine(options);
+}
+
 Result<std::unique_ptr<kv::KvEngine>> Storage::OpenEngine(WhenFull when_full) {
   kv::RocksOptions options = EngineOptions(directory_, config_);
-  auto engine = kv::OpenRocksEngine(options);
+  auto engine = OpenEngineMakingRoom(directory_, config_, options);
   if (engine.ok() || engine.error().code != ErrorCode::kNoSpace) return engine;
-  auto removed = store::LocalChunkStore::RemoveUnusedFiles(*disk_);
-  if (removed.ok() && *removed > 0) {
-    spdlog::warn("the disk is full: gave up {} unused segment files for the metadata", *removed);
-    engine = kv::OpenRocksEngine(options);
-    if (engine.ok() || engine.error().code != ErrorCode::kNoSpace) return engine;
-  }
   if (when_full == WhenFull::kRefuse || directory_.is_new()) return engine;
   spdlog::warn("the disk is full: the metadata is opened for reading alone");
   options.read_only = is_open_for_reading_ = true;
   return kv::OpenRocksEngine(options);
 }
 
-Status Storage::OpenChunks(Purpose purpose) {
+Status Storage::OpenChunks(Purpose purpose, kv::KvEngine* engine_beside) {
   store::StoreOptions options;
+  options.engine_beside = engine_beside;
   options.tolerate_damage = purpose == Purpose::kCheck;
   options.segment_bytes = config_.segment_size;
   options.free_segments_bytes_max = config_.free_segments_max;

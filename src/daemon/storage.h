@@ -25,8 +25,9 @@ class Storage {
   // error names the part of the directory that is wrong and what would help.
   static Result<std::unique_ptr<Storage>> Open(const DataDirectory& directory, const Config& config,
                                                WhenFull when_full = WhenFull::kRefuse);
-  // Opens the chunks. To be called once the parts before them are known to be right.
-  Status OpenChunks(Purpose purpose);
+  // Opens the chunks. To be called once the parts before them are known to be right. `engine_beside`:
+  // StoreOptions::engine_beside.
+  Status OpenChunks(Purpose purpose, kv::KvEngine* engine_beside = nullptr);
 
   io::BufferPool& pool() { return *pool_; }
   io::Disk& disk() { return *disk_; }
@@ -49,6 +50,11 @@ class Storage {
   std::unique_ptr<io::Disk> disk_;
   std::unique_ptr<store::LocalChunkStore> chunks_;
 };
+
+// Opens an engine below the directory, which needs room to recover. Where there is none, segments that are kept for
+// reuse are given up. REQUIRES (unchecked): no chunk store has the directory open.
+Result<std::unique_ptr<kv::KvEngine>> OpenEngineMakingRoom(const DataDirectory& directory, const Config& config,
+                                                           const kv::RocksOptions& options);
 
 // "what in path: ..." with what helps against damage and against a full disk. kNotFound becomes kCorrupt.
 // REQUIRES (unchecked): a database that is not made now was there before.

@@ -22,6 +22,14 @@ constexpr size_t kWindowBytesMax = 4 * kMiB;
 constexpr std::chrono::milliseconds kTrimInterval{50};
 constexpr std::chrono::seconds kIdleInterval{5};
 
+// Of both engines: either may write its tables anew while the other one does.
+kv::DiskUse UseOf(kv::KvEngine& engine, kv::KvEngine* beside) {
+  const kv::DiskUse use = engine.GetDiskUse();
+  if (beside == nullptr) return use;
+  const kv::DiskUse more = beside->GetDiskUse();
+  return {use.held_bytes + more.held_bytes, use.needed_bytes + more.needed_bytes};
+}
+
 SegmentWriter::Options WriterOptions(const StoreOptions& options) {
   SegmentWriter::Options writer;
   writer.segment_bytes = options.segment_bytes;
@@ -71,7 +79,7 @@ LocalChunkStore::Impl::Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool
       index_(engine),
       journal_(engine),
       space_(disk, resolved.reserve_bytes, resolved.segment_bytes, WriterOptions(resolved).SegmentBytesMin(),
-             [&engine] { return engine.GetDiskUse(); }),
+             [&engine, beside = resolved.engine_beside] { return UseOf(engine, beside); }),
       segments_(disk, space_, [this] { Wake(); }),
       writer_(WriterOptions(resolved), segments_, space_, failure_,
               {.wake = [this] { Wake(); },
@@ -242,6 +250,7 @@ void LocalChunkStore::Impl::Maintain() {
     segments_.CloseFilesBeyondLimit();
     cache_.Trim();
     engine_.Tidy();
+    if (options_.engine_beside != nullptr) options_.engine_beside->Tidy();
     MutexLock lock(maintenance_mutex_);
     ++passes_ended_;
     maintenance_changed_.NotifyAll();

@@ -33,6 +33,9 @@ struct StoreOptions {
                                 // tenth of the disk
   size_t cache_bytes_max = 0;   // verified chunks kept after use; 0: three quarters of the pool; at most all of it
   unsigned verify_threads = 0;  // 0: as many as cores
+  // Another engine on the same disk, with names of others: it counts as metadata, and is tidied with this store's own.
+  // Outlives the store.
+  kv::KvEngine* engine_beside = nullptr;
   // For a check: a segment that is missing or cannot be told is a problem that Check reports, not an error of Open, and
   // Has says no of the chunks in it. Nothing may be put, nothing collected.
   bool tolerate_damage = false;
@@ -142,7 +145,8 @@ class LocalChunkStore final : public ChunkStore {
   bool TryReserve(uint64_t bytes);
   // Bytes of the disk that names may still take, beside what the metadata needs for its present content and for
   // `unwritten_bytes` more. It leaves a fifth of reserve_bytes. At 0, calls that only add names should be refused, so
-  // that a start and removals stay possible. Any thread; asks the disk at most every 100 ms.
+  // that a start and removals stay possible. Any thread; asks the disk at most every 100 ms, every
+  // 2 ms while little is left.
   uint64_t MetadataRoom(uint64_t unwritten_bytes) const;
   uint64_t MetadataBytes() const;  // of the disk, taken by the metadata now
   uint64_t reserve_bytes() const;

@@ -11,6 +11,8 @@ namespace {
 constexpr std::chrono::milliseconds kRefreshInterval{100};
 constexpr std::chrono::milliseconds kRefreshIntervalWhenShort{2};
 constexpr uint64_t kTailLoss = 2 * kMiB;
+// Below it names could take what is left while it counts as free still.
+constexpr uint64_t kMetadataRoomShort = 64 * kMiB;
 
 int64_t NowNanoseconds() { return Clock::Now().time_since_epoch().count(); }
 
@@ -78,12 +80,16 @@ uint64_t SpaceMeter::DiskFreeBytes() {
 }
 
 uint64_t SpaceMeter::MetadataRoom(uint64_t unwritten_bytes) {
+  const auto room = [&]() -> uint64_t {
+    // Twice, because the bytes are in the log and in tables for a while.
+    const uint64_t needed = metadata_need_bytes_.load(std::memory_order_relaxed) + 2 * unwritten_bytes;
+    const uint64_t kept = reserve_bytes_ / 5 + needed;
+    const uint64_t disk_free = disk_free_.load(std::memory_order_relaxed);
+    return disk_free > kept ? disk_free - kept : 0;
+  };
   RefreshIfOlder(kRefreshInterval);
-  // Twice, because the bytes are in the log and in tables for a while.
-  const uint64_t needed = metadata_need_bytes_.load(std::memory_order_relaxed) + 2 * unwritten_bytes;
-  const uint64_t kept = reserve_bytes_ / 5 + needed;
-  const uint64_t disk_free = disk_free_.load(std::memory_order_relaxed);
-  return disk_free > kept ? disk_free - kept : 0;
+  if (room() < kMetadataRoomShort) RefreshIfOlder(kRefreshIntervalWhenShort);
+  return room();
 }
 
 bool SpaceMeter::TryReserve(uint64_t bytes) {

@@ -2,8 +2,8 @@
 //
 // These have room: the rest of the open segment, the segments that stand ready (prepared or freed), and what the disk
 // has free beyond the reserve and the need of the metadata. The disk is asked at most every 100 ms, and sooner when a
-// reservation would fail. A chunk's size is taken off each segment's room, because a chunk that does not fit the tail
-// goes to the next segment.
+// reservation would fail, or little is left for the metadata. A chunk's size is taken off each segment's room, because
+// a chunk that does not fit the tail goes to the next segment.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class SpaceMeter {
   uint64_t DiskFreeBytes();   // the reserve included
   void Refresh();             // asks the disk now
   // Bytes of the disk that metadata may still take, once `unwritten_bytes` more are in it and it has all that it needs.
-  // A fifth of the reserve is left.
+  // A fifth of the reserve is left. Asks the disk sooner while it is short: what was let in counts then.
   uint64_t MetadataRoom(uint64_t unwritten_bytes);
   uint64_t MetadataBytes() const { return metadata_held_bytes_.load(std::memory_order_relaxed); }
   uint64_t reserve_bytes() const { return reserve_bytes_; }
