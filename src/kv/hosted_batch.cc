@@ -10,6 +10,12 @@ std::string SlotKey(const std::string& slot) { return kSlotPrefix + slot; }
 
 }  // namespace
 
+size_t BytesOf(const Transaction& transaction) {
+  size_t bytes = 0;
+  for (const KvWrite& write : transaction.writes) bytes += write.key.size() + (write.value ? write.value->size() : 0);
+  return bytes;
+}
+
 Result<HostedBatch::Entry> HostedBatch::Find(const std::string& engine_key) const {
   if (auto found = entries_.find(engine_key); found != entries_.end()) return found->second;
   CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
@@ -85,6 +91,8 @@ Result<SlottedAnswer> HostedBatch::Commit(const Transaction& transaction, const 
   }
   if (!holds) return answer;
   CAIRNFS_RETURN_IF_ERROR(CheckLeases(transaction, slot));
+  // Last, of what would run: one whose first answer was lost is not refused after it ran.
+  if (transaction.makes_names_for) CAIRNFS_RETURN_IF_ERROR(admit_(*transaction.makes_names_for, bytes_));
   answer = SlottedAnswer{.committed = true, .revision = revision_};
   if (transaction.writes.empty() && slot == nullptr) return answer;
 
@@ -94,6 +102,7 @@ Result<SlottedAnswer> HostedBatch::Commit(const Transaction& transaction, const 
     entries_[std::move(engine_key)] = Entry{value ? answer.revision : 0, value, value ? lease : 0};
   };
   for (const KvWrite& write : transaction.writes) put(EngineKey(write.key), write.value, write.lease);
+  bytes_ += BytesOf(transaction);
   if (slot != nullptr) put(SlotKey(slot->slot), slot->value, slot->lease);
   revision_ = answer.revision;
   changes_.emplace_back(revision_, std::move(events));

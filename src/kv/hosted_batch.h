@@ -2,6 +2,7 @@
 // in the batch. Nobody else sees them until the batch is written.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -15,13 +16,19 @@
 
 namespace cairnfs::kv {
 
+size_t BytesOf(const Transaction& transaction);  // of keys and values that it writes
+
 class HostedBatch {
  public:
+  // Whether a transaction that makes names for this user may run; `unwritten_bytes`: of all that is in the batch so
+  // far.
+  using AdmitNames = std::function<Status(uint32_t uid, uint64_t unwritten_bytes)>;
   // `revision`: of the engine. Nobody may change engine or leases while the batch is made; KeepAlive may be called.
-  HostedBatch(KvEngine& engine, const LeaseTable& leases, uint64_t revision)
-      : engine_(engine), leases_(leases), revision_(revision) {}
+  HostedBatch(KvEngine& engine, const LeaseTable& leases, uint64_t revision, AdmitNames admit)
+      : engine_(engine), leases_(leases), admit_(std::move(admit)), revision_(revision) {}
 
-  // `slot` may be null. kNotFound: a lease that it names has ended. Errors of the engine leave the batch as it was.
+  // `slot` may be null. kNotFound: a lease that it names has ended. These, those of AdmitNames and of the engine leave
+  // the batch as it was.
   Result<SlottedAnswer> Commit(const Transaction& transaction, const SlotClaim* slot);
   void Grant(LeaseId lease, std::chrono::milliseconds ttl) { granted_[lease] = ttl; }
   // Deletes the lease's keys. Nothing when it has ended already.
@@ -52,7 +59,9 @@ class HostedBatch {
 
   KvEngine& engine_;
   const LeaseTable& leases_;
+  const AdmitNames admit_;
   uint64_t revision_;
+  uint64_t bytes_ = 0;                                 // of the writes of its transactions
   std::map<std::string, Entry, std::less<>> entries_;  // engine key -> what the batch made of it
   std::map<LeaseId, std::chrono::milliseconds> granted_;
   std::set<LeaseId> ended_;

@@ -1,5 +1,6 @@
 #include "kv/hosted_store.h"
 
+#include <cassert>
 #include <random>
 
 #include "base/clock.h"
@@ -22,12 +23,6 @@ LeaseId RandomLease() {
   static thread_local std::random_device device;
   const uint64_t random = (uint64_t{device()} << 32 | device()) >> 1;
   return random == 0 ? 1 : random;
-}
-
-size_t BytesOf(const Transaction& transaction) {
-  size_t bytes = 0;
-  for (const KvWrite& write : transaction.writes) bytes += write.key.size() + (write.value ? write.value->size() : 0);
-  return bytes;
 }
 
 // When a write fails for another reason than want of room, the engine's log may hold it when it is opened again.
@@ -65,7 +60,10 @@ Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const H
 }
 
 HostedStore::HostedStore(KvEngine& engine, const HostedStoreOptions& options, uint64_t revision)
-    : engine_(engine), history_(revision, options.history_bytes_max), revision_(revision) {}
+    : engine_(engine),
+      history_(revision, options.history_bytes_max),
+      keeps_room_(options.keeps_room),
+      revision_(revision) {}
 
 HostedStore::~HostedStore() {
   stop_.request_stop();
@@ -214,6 +212,25 @@ Result<std::unique_ptr<KvWatch>> HostedStore::WatchAfter(std::string_view begin,
   return history_.Watch(begin, end, {after_revision, is_lost}, std::move(callbacks));
 }
 
+void HostedStore::SetNameRoom(NameRoom* room) {
+  assert(keeps_room_);
+  MutexLock lock(room_mutex_);
+  room_ = room;
+}
+
+std::optional<uint64_t> HostedStore::RoomForNames() const {
+  MutexLock lock(room_mutex_);
+  if (room_ == nullptr) return std::nullopt;
+  return room_->BytesForUsers(0);
+}
+
+Status HostedStore::AdmitNames(uint32_t uid, uint64_t unwritten_bytes) {
+  if (!keeps_room_) return {};
+  MutexLock lock(room_mutex_);
+  if (room_ != nullptr) return room_->Admit(uid, unwritten_bytes);
+  return MakeError(ErrorCode::kUnavailable, "the node that keeps the names starts, or stops");
+}
+
 Result<bool> HostedStore::WasAt(uint64_t opening, uint64_t revision) {
   if (opening != 0 && !openings_.Contain(opening, revision)) return false;
   CAIRNFS_ASSIGN_OR_RETURN(const std::optional<uint64_t> now, ReadRevision(engine_, nullptr));
@@ -261,7 +278,8 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
   if (must_reload_) {
     if (Status reloaded = ReloadAfterFailure(); !reloaded.ok()) return fail(reloaded.error());
   }
-  HostedBatch work(engine_, leases_, revision_);
+  HostedBatch work(engine_, leases_, revision_,
+                   [this](uint32_t uid, uint64_t unwritten_bytes) { return AdmitNames(uid, unwritten_bytes); });
   std::unordered_map<std::string_view, uint64_t> operations;  // of this batch
   for (Request* request : batch) {
     if (request->transaction == nullptr) {

@@ -20,6 +20,7 @@
 #include "kv/engine.h"
 #include "kv/history.h"
 #include "kv/lease_table.h"
+#include "kv/name_room.h"
 #include "kv/openings.h"
 #include "kv/shared_store.h"
 #include "kv/slots.h"
@@ -28,6 +29,8 @@ namespace cairnfs::kv {
 
 struct HostedStoreOptions {
   size_t history_bytes_max = 64 << 20;  // of changes that watches may still ask for
+  // Transactions that make names need a NameRoom, and are answered kUnavailable while there is none.
+  bool keeps_room = false;
 };
 
 class HostedStore final : public SharedKvStore {
@@ -67,6 +70,11 @@ class HostedStore final : public SharedKvStore {
   // `take` says whether to go on. Returns the revision.
   Result<uint64_t> ReadPieces(std::span<const KvSpan> spans, const std::function<bool(Piece)>& take);
 
+  // From now on it is asked before each transaction that makes names is committed. null: none is any more; returns once
+  // the one before is not asked any more. It may not call this store. REQUIRES: HostedStoreOptions::keeps_room.
+  void SetNameRoom(NameRoom* room);
+  std::optional<uint64_t> RoomForNames() const override;
+
   // The id of this opening of the store; and whether the store is, or was, in a state that a client knows: `opening`
   // told the client of `revision` (0: it is not known which opening did). If it never was, the store went back.
   uint64_t opening() const { return openings_.current(); }
@@ -86,6 +94,7 @@ class HostedStore final : public SharedKvStore {
   void Process(const std::vector<Request*>& batch);
   Status ReloadAfterFailure();
   void RememberOperation(const std::string& id, uint64_t revision);
+  Status AdmitNames(uint32_t uid, uint64_t unwritten_bytes);
 
   Status ReadSpan(const KvSpan& span, const EngineSnapshot& snapshot,
                   const std::function<bool(std::optional<KvEntry>)>& take);
@@ -95,6 +104,9 @@ class HostedStore final : public SharedKvStore {
   Openings openings_;  // constant once open
   History history_;    // self-synchronised
   LeaseTable leases_;  // self-synchronised; but for KeepAlive and expiry, changed by the leader alone
+  const bool keeps_room_;
+  mutable Mutex room_mutex_;  // held while it is asked
+  NameRoom* room_ GUARDED_BY(room_mutex_) = nullptr;
 
   // Of the leader.
   uint64_t revision_;

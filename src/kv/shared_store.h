@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "kv/store.h"
 
@@ -52,6 +53,11 @@ class SharedKvStore : public KvStore {
   virtual Result<std::chrono::milliseconds> KeepLeaseAlive(const Context& context, LeaseId lease) = 0;
   // Ends it now. No error when it has ended already.
   virtual Status RevokeLease(const Context& context, LeaseId lease) = 0;
+
+  // Bytes that users other than root may still take for names and attributes, where the store keeps room for removals
+  // (name_room.h), as it told last: with each lease that is kept alive, where it is far away. nullopt: it keeps none,
+  // or did not tell yet. Does not wait.
+  virtual std::optional<uint64_t> RoomForNames() const { return std::nullopt; }
 
   // Tells of changes in [begin, end) after `after_revision` (0: from now on), on a thread of the store, one call at a
   // time for each watch. Callbacks may call the store. `context` is of this call: the watch goes on until it is

@@ -61,6 +61,9 @@ struct Transaction {
   std::vector<KvWrite> writes;  // of two writes to one key the later one counts
   std::string operation_id;     // if not empty: a second commit of the same id within the store's memory (at least the
                                 // last 1024 ids since open) changes nothing and returns the first one's result
+  // The user (uid) for whom it makes names or attributes. A store that keeps room for removals (name_room.h) may refuse
+  // it with kNoSpace; others do not look at it.
+  std::optional<uint32_t> makes_names_for = {};
 
   Transaction& IfRevision(std::string key, uint64_t revision);
   Transaction& IfAbsent(std::string key) { return IfRevision(std::move(key), 0); }

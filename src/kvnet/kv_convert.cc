@@ -39,6 +39,7 @@ proto::CommitRequest ToProto(const kv::Transaction& transaction, const kv::SlotC
     if (write.value) to.set_value(*write.value);
     to.set_lease(write.lease);
   }
+  if (transaction.makes_names_for) request.set_makes_names_for(*transaction.makes_names_for);
   if (slot == nullptr) return request;
   proto::Slot& to = *request.mutable_slot();
   to.set_name(slot->slot);
@@ -58,6 +59,7 @@ Result<kv::Transaction> FromProto(const proto::CommitRequest& request) {
     std::optional<std::string> value = write.has_value() ? std::optional<std::string>(write.value()) : std::nullopt;
     transaction.writes.push_back(kv::KvWrite{write.key(), std::move(value), write.lease()});
   }
+  if (request.has_makes_names_for()) transaction.makes_names_for = request.makes_names_for();
   return transaction;
 }
 

@@ -262,6 +262,7 @@ class KvService::Impl final : public ServiceBase {
     Result<std::chrono::milliseconds> left = store_.KeepLeaseAlive({}, request->lease());
     if (!left.ok()) return rpc::ToGrpc(left.error());
     reply->set_left_ms(static_cast<uint64_t>(left->count()));
+    if (const auto room = store_.RoomForNames()) reply->set_room_for_names(*room);
     return grpc::Status::OK;
   }
 

@@ -2,11 +2,14 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "kv.grpc.pb.h"
 #include "kv/commit_slots.h"
+#include "kv/name_room.h"
 #include "kvnet/channel.h"
 #include "kvnet/kv_convert.h"
 #include "kvnet/remote_watch.h"
@@ -17,7 +20,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// In place of the revision from which a watch goes on, while it could not ask what the revision was when it began.
+// In place of the revision from which a watch goes on, while it could not ask what the revision was when it began; and
+// of the room for names.
 constexpr uint64_t kNotKnown = UINT64_MAX;
 constexpr milliseconds kVisitTimeMax = std::chrono::hours(24);  // a silent peer is noticed by its pings
 
@@ -45,6 +49,7 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   Result<kv::LeaseId> GrantLease(const Context& context, milliseconds ttl) override;
   Result<milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override;
   Status RevokeLease(const Context& context, kv::LeaseId lease) override;
+  std::optional<uint64_t> RoomForNames() const override;
   Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
                                              uint64_t after_revision, kv::WatchCallbacks callbacks) override;
 
@@ -75,6 +80,8 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<proto::Kv::Stub> stub_;  // self-synchronised
   kv::CommitSlots slots_;                        // self-synchronised
+  kv::RefusedNames refused_names_;               // self-synchronised
+  std::atomic<uint64_t> room_for_names_{kNotKnown};
 };
 
 Error NodeStore::ErrorOf(const grpc::Status& status) const {
@@ -182,7 +189,10 @@ Result<kv::KvSnapshot> NodeStore::Read(const Context& context, std::span<const k
 
 Result<uint64_t> NodeStore::Commit(const Context& context, const kv::Transaction& transaction) {
   CAIRNFS_RETURN_IF_ERROR(kv::CheckLimits(transaction, limits()));
-  return slots_.Commit(context, transaction);
+  Result<uint64_t> committed = slots_.Commit(context, transaction);
+  const bool is_refused = !committed.ok() && committed.error().code == ErrorCode::kNoSpace;
+  if (is_refused && transaction.makes_names_for) refused_names_.Tell(committed.error());
+  return committed;
 }
 
 Result<kv::SlottedAnswer> NodeStore::TryCommit(const Context& context, const kv::Transaction& transaction,
@@ -238,7 +248,13 @@ Result<milliseconds> NodeStore::KeepLeaseAlive(const Context& context, kv::Lease
       Try(context, std::min(options_.lease_timeout, options_.lease_timeout_all),
           [&](grpc::ClientContext& call) { return stub_->KeepLeaseAlive(&call, request, &reply); });
   if (!status.ok()) return ErrorOf(status);
+  if (reply.has_room_for_names()) room_for_names_ = reply.room_for_names();
   return milliseconds(reply.left_ms());
+}
+
+std::optional<uint64_t> NodeStore::RoomForNames() const {
+  const uint64_t room = room_for_names_;
+  return room == kNotKnown ? std::nullopt : std::optional(room);
 }
 
 Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(const Context& context, std::string_view begin,

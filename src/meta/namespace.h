@@ -89,6 +89,7 @@ struct RenameParams {
   std::optional<InodeId> expected_from = {}, expected_to = {};
   // Called for each attempt. It may add compares to the transaction; an error ends the rename.
   std::function<Status(kv::Transaction&)> guard = {};
+  std::optional<uint32_t> makes_names_for = {};  // Transaction::makes_names_for, where the new name takes more room
 };
 struct RenameResult {
   InodeId moved;
@@ -149,9 +150,10 @@ class Namespace {
   // It is called again when that number was taken, as after a backup was restored. The last call counts.
   Result<Attr> Create(const Context& context, InodeId parent, std::string_view name, const CreateParams& params,
                       const std::function<void(InodeId)>& numbered = {});
-  Result<Attr> Link(const Context& context, InodeId inode, InodeId new_parent,
-                    std::string_view new_name);  // kPermission for a directory;
-                                                 // kNotFound if it has no link left
+  // kPermission for a directory; kNotFound if it has no link left. `uid` here and in SetXattr: for whom it is made
+  // (Transaction::makes_names_for).
+  Result<Attr> Link(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name,
+                    std::optional<uint32_t> uid = {});
   // The inode as it is afterwards. With nlink 0 it has become an orphan: it stays whole until RemoveOrphans.
   Result<Attr> Unlink(const Context& context, InodeId parent, std::string_view name);  // kIsDirectory
   Result<Attr> Rmdir(const Context& context, InodeId parent,
@@ -190,7 +192,8 @@ class Namespace {
   enum class XattrMode { kSet, kCreate, kReplace };
   Result<std::string> GetXattr(const Context& context, InodeId inode, std::string_view name);  // kNoData
   // kAlreadyExists (kCreate), kNoData (kReplace), kValueTooLarge, kRange (name too long). Touches ctime.
-  Status SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value, XattrMode mode);
+  Status SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value, XattrMode mode,
+                  std::optional<uint32_t> uid = {});
   Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode);
   Status RemoveXattr(const Context& context, InodeId inode, std::string_view name);  // kNoData
 

@@ -85,6 +85,7 @@ Result<Attr> Namespace::Create(const Context& context, InodeId parent, std::stri
     const Timestamp now = TimeFor(parent);
     record.atime = record.mtime = record.ctime = now;
     kv::Transaction transaction;
+    transaction.makes_names_for = params.uid;
     transaction.IfRevision(InodeKey(parent), directory.revision)
         .IfAbsent(DentryKey(parent, name))
         .Put(InodeKey(*inode), record.Encode())

@@ -2,7 +2,8 @@
 
 namespace cairnfs::meta {
 
-Result<Attr> Namespace::Link(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name) {
+Result<Attr> Namespace::Link(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name,
+                             std::optional<uint32_t> uid) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(new_name));
   return RetryOnConflict(context, "link", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     LookAhead ahead(store_);
@@ -29,6 +30,7 @@ Result<Attr> Namespace::Link(const Context& context, InodeId inode, InodeId new_
     if (options_.remote) record.parent = new_parent;
     record.ctime = now;
     kv::Transaction transaction;
+    transaction.makes_names_for = uid;
     transaction.IfRevision(InodeKey(new_parent), directory.revision)
         .IfRevision(InodeKey(inode), target.revision)
         .IfAbsent(DentryKey(new_parent, new_name))

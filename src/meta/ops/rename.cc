@@ -140,6 +140,7 @@ void PutMoved(Entry& entry, bool names_parent, InodeId parent, std::string_view 
 
 kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timestamp now) {
   kv::Transaction transaction;
+  transaction.makes_names_for = params.makes_names_for;
   AddCompares(params, plan, transaction);
   if (params.mode == RenameMode::kExchange) {
     PutMoved(*plan.to, plan.names_parents, params.from_parent, params.from_name, now, transaction);

@@ -6,7 +6,7 @@
 namespace cairnfs::meta {
 
 Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value,
-                           XattrMode mode) {
+                           XattrMode mode, std::optional<uint32_t> uid) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
   if (value.size() > options_.xattr_value_bytes_max) {
     return MakeError(ErrorCode::kValueTooLarge, "the value of an extended attribute has at most " +
@@ -25,6 +25,7 @@ Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_vi
     }
     loaded.record.ctime = Clock::WallTime();
     kv::Transaction transaction;
+    transaction.makes_names_for = uid;
     transaction.IfRevision(InodeKey(inode), loaded.revision)
         .Put(InodeKey(inode), loaded.record.Encode())
         .Put(key, std::string(value));

@@ -13,6 +13,7 @@
 #include "../../support/eventually.h"
 #include "../../support/no_threads.h"
 #include "base/clock.h"
+#include "kv/hosted_batch.h"
 #include "support.h"
 
 namespace cairnfs::kv {
@@ -349,6 +350,94 @@ TEST(HostedStore, KilledProcessKeepsEveryAcknowledgedCommit) {
     }
     EXPECT_GT(count, 0u);
   }
+}
+
+// Lets in whom it does not refuse, and notes what it was asked.
+class ToldRoom final : public NameRoom {
+ public:
+  Status Admit(uint32_t uid, uint64_t unwritten_bytes) override {
+    unwritten.push_back(unwritten_bytes);
+    if (uid != refused) return {};
+    return MakeError(ErrorCode::kNoSpace, "planted");
+  }
+  uint64_t BytesForUsers(uint64_t /*unwritten_bytes*/) const override { return 1234; }
+
+  std::atomic<uint32_t> refused{7};
+  std::vector<uint64_t> unwritten;  // of the thread that commits
+};
+
+Transaction NameOf(uint32_t uid, const std::string& key) {
+  Transaction transaction = Transaction().IfAbsent(key).Put(key, "value");
+  transaction.makes_names_for = uid;
+  return transaction;
+}
+
+// nullopt: it was committed.
+std::optional<ErrorCode> CodeOf(const Result<uint64_t>& committed) {
+  return committed.ok() ? std::nullopt : std::optional(committed.error().code);
+}
+
+std::unique_ptr<HostedStore> OpenWithRoom(KvEngine& engine) {
+  HostedStoreOptions options;
+  options.keeps_room = true;
+  return Must(HostedStore::Open(engine, options));
+}
+
+TEST(HostedStore, NamesNeedARoomThatLetsThemIn) {
+  const auto memory = OpenMemoryEngine();
+  const auto store = OpenWithRoom(*memory);
+  // Of a node that starts.
+  EXPECT_EQ(CodeOf(store->Commit({}, NameOf(8, "a"))), ErrorCode::kUnavailable);
+  EXPECT_EQ(store->RoomForNames(), std::nullopt);
+  Must(store->Commit({}, Transaction().Put("none", "made")));
+  ToldRoom room;
+  store->SetNameRoom(&room);
+  EXPECT_EQ(store->RoomForNames(), 1234u);
+  Must(store->Commit({}, NameOf(8, "a")));
+  EXPECT_EQ(CodeOf(store->Commit({}, NameOf(7, "b"))), ErrorCode::kNoSpace);
+  EXPECT_EQ(Must(store->Get({}, "b")), std::nullopt);
+  EXPECT_EQ(room.unwritten.size(), 2u);
+  Must(store->Commit({}, Transaction().Delete("a")));
+  EXPECT_EQ(room.unwritten.size(), 2u) << "a removal makes no name";
+  store->SetNameRoom(nullptr);
+  EXPECT_EQ(CodeOf(store->Commit({}, NameOf(8, "a"))), ErrorCode::kUnavailable);
+}
+
+TEST(HostedStore, ANameThatCouldNotBeMadeAnywayIsNotJudged) {
+  const auto memory = OpenMemoryEngine();
+  const auto store = OpenWithRoom(*memory);
+  ToldRoom room;
+  store->SetNameRoom(&room);
+  Must(store->Commit({}, NameOf(8, "a")));
+  EXPECT_EQ(CodeOf(store->Commit({}, NameOf(7, "a"))), ErrorCode::kConflict);
+}
+
+// As when its answer was lost: the attempt comes again, and there is no room any more.
+TEST(HostedStore, ANameThatIsMadeIsNotRefusedAfterwards) {
+  const auto memory = OpenMemoryEngine();
+  const auto store = OpenWithRoom(*memory);
+  ToldRoom room;
+  store->SetNameRoom(&room);
+  const SlotClaim claim{
+      .slot = "slot", .value = "attempt", .lease = Must(store->GrantLease({}, std::chrono::hours(1)))};
+  const Transaction name = NameOf(8, "a");
+  EXPECT_TRUE(Must(store->CommitSlotted(name, claim)).committed);
+  room.refused = 8;
+  const SlottedAnswer again = Must(store->CommitSlotted(name, claim));
+  EXPECT_FALSE(again.committed);
+  EXPECT_EQ(again.slot_value, "attempt");
+}
+
+TEST(HostedStore, WhatABatchHoldsAlreadyTakesOfTheRoom) {
+  const auto memory = OpenMemoryEngine();
+  const LeaseTable leases;
+  std::vector<uint64_t> unwritten;
+  HostedBatch batch(*memory, leases, 0, [&](uint32_t, uint64_t bytes) -> Status {
+    unwritten.push_back(bytes);
+    return {};
+  });
+  for (const char* key : {"a", "b", "c"}) EXPECT_TRUE(Must(batch.Commit(NameOf(7, key), nullptr)).committed);
+  EXPECT_EQ(unwritten, (std::vector<uint64_t>{0, 6, 12}));  // of a key and its value each
 }
 
 }  // namespace

@@ -260,7 +260,9 @@ class CuttingProxy {
 class Node {
  public:
   // `path` empty: in memory.
-  explicit Node(std::string path = "") : path_(std::move(path)) {
+  explicit Node(std::string path = "", kv::HostedStoreOptions options = {})
+      : path_(std::move(path)), options_(options) {
+    options_.history_bytes_max = kHistoryBytes;
     if (path_.empty()) engine_ = kv::OpenMemoryEngine();
     Start();
   }
@@ -271,9 +273,7 @@ class Node {
   }
   void Start() {
     if (engine_ == nullptr) engine_ = kv::MustOpenRocks(path_);
-    kv::HostedStoreOptions options;
-    options.history_bytes_max = kHistoryBytes;
-    store_ = Must(kv::HostedStore::Open(*engine_, options));
+    store_ = Must(kv::HostedStore::Open(*engine_, options_));
     if (before_serving) before_serving(*store_);
     server_ = Must(KvServer::Start(*store_, address_));
     address_ = server_->address();
@@ -285,6 +285,7 @@ class Node {
 
  private:
   const std::string path_;
+  kv::HostedStoreOptions options_;
   std::string address_ = OwnAddress() + ":0";
   std::unique_ptr<kv::KvEngine> engine_;
   std::unique_ptr<kv::HostedStore> store_;

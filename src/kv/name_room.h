@@ -1,0 +1,34 @@
+// NameRoom: who may still make names and attributes, as the disk on which they lie gets full.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/thread_annotations.h"
+
+namespace cairnfs::kv {
+
+// All functions: any thread; they wait for nothing but a look at the disk.
+class NameRoom {
+ public:
+  virtual ~NameRoom() = default;
+  // Whether this user may make a name or an attribute now: kNoSpace. `unwritten_bytes`: of such as were let in, and are
+  // in no log yet.
+  virtual Status Admit(uint32_t uid, uint64_t unwritten_bytes) = 0;
+  // That users other than root may take.
+  virtual uint64_t BytesForUsers(uint64_t unwritten_bytes) const = 0;
+};
+
+// Says in the log that names are refused: once a minute, since many may be.
+class RefusedNames {
+ public:
+  void Tell(const Error& why);  // any thread
+
+ private:
+  Mutex mutex_;
+  bool was_told_ GUARDED_BY(mutex_) = false;
+  Clock::time_point told_at_ GUARDED_BY(mutex_){};
+};
+
+}  // namespace cairnfs::kv
