@@ -80,7 +80,9 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
   auto engine = OpenEngineMakingRoom(directory, config, options);
   if (!engine.ok()) return ExplainOpening(engine.error(), "cannot open the shared metadata", path);
   engine_ = *std::move(engine);
-  auto hosted = kv::HostedStore::Open(*engine_);
+  kv::HostedStoreOptions hosting;
+  hosting.keeps_room = serve == Serve::kYes;
+  auto hosted = kv::HostedStore::Open(*engine_, hosting);
   if (!hosted.ok()) return ExplainOpening(hosted.error(), "cannot read the shared metadata", path);
   hosted_ = *std::move(hosted);
   if (serve == Serve::kNo) return {};

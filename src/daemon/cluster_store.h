@@ -39,6 +39,7 @@ class ClusterStore {
   uint64_t refused_total() const { return server_ == nullptr ? 0 : server_->refused_total(); }
   // The engine of the keys, where this host keeps them; else null.
   kv::KvEngine* engine() { return engine_.get(); }
+  kv::HostedStore* hosted() { return hosted_.get(); }  // `store`, where this host keeps the keys; else null
   // Forgets old versions where the store keeps them until told so. Cheap where it does not.
   Status CompactHistory(const Context& context);
   // As EtcdStore::FindOverlap; nullopt for a store that is no etcd.

@@ -301,7 +301,9 @@ void ClusterVolume::StartFailed() { start_failed_ = true; }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
   fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
-                              chunk_params_, {*membership_, peer_service_->peers(), *chunks_, *locks_, *fenced_});
+                              chunk_params_,
+                              {*membership_, peer_service_->peers(), *chunks_, *locks_, *fenced_,
+                               cluster_store_->store(), cluster_store_->hosted()});
   if (kv::KvEngine* served = cluster_store_->engine()) parts.engines.push_back(served);
   parts.dedup = dedup_;
   parts.cluster_space = [this] { return SpaceOfAll(); };

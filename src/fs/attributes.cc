@@ -175,12 +175,12 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   });
 }
 
-Status Attributes::SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value,
+Status Attributes::SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,
                             meta::Namespace::XattrMode mode) {
-  if (name == kLevel) return at_.copies.SetLevel(context, inode, value);
+  if (name == kLevel) return at_.copies.SetLevel(caller.context, inode, value);
   if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   SyncRounds::Operation operation(at_.rounds);
-  CAIRNFS_RETURN_IF_ERROR(at_.parts.names.SetXattr(context, inode, name, value, mode));
+  CAIRNFS_RETURN_IF_ERROR(at_.parts.names.SetXattr(caller.context, inode, name, value, mode, caller.uid));
   if (name == kCapability) at_.privileges.NoteGiven(inode);
   return {};
 }

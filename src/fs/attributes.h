@@ -24,7 +24,7 @@ class Attributes {
   // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
   // to set those, but for the level of a directory of a cluster.
   void GetXattr(InodeId inode, std::string_view name, Done<std::string> done, const Caller& caller = {});
-  Status SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value,
+  Status SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,
                   meta::Namespace::XattrMode mode);
   Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode) {
     return at_.parts.names.ListXattrs(context, inode);

@@ -36,6 +36,10 @@ class Peers;
 namespace cairnfs::coherence {
 class ClusterLocks;
 }
+namespace cairnfs::kv {
+class HostedStore;
+class SharedKvStore;
+}  // namespace cairnfs::kv
 
 namespace cairnfs::fs {
 
@@ -145,7 +149,7 @@ struct FsStatus {
   std::vector<CommitFailure> failed_commits;    // in a cluster: the last few, latest first
   uint64_t logical_bytes = 0;                   // sum of file sizes (without holes), what is not durable yet included
   uint64_t inode_count = 0;                     // of every type; too few while a start still counts those that it found
-  std::optional<uint64_t> metadata_room_bytes;  // that users other than root may take; nullopt in a cluster
+  std::optional<uint64_t> metadata_room_bytes;  // that users other than root may take; nullopt: an etcd has the names
   uint64_t dirty_bytes = 0;                     // written and not durable yet
   uint64_t open_files = 0;
   uint64_t write_bytes_total = 0, read_bytes_total = 0;  // through the mount, since start
@@ -217,7 +221,9 @@ class FileSystem {
     cluster::Peers& peers;
     cluster::ClusterChunkStore& chunks;
     coherence::ClusterLocks& locks;
-    kv::KvStore& store;  // the fenced one, which remembers nothing
+    kv::KvStore& store;                 // the fenced one, which remembers nothing
+    kv::SharedKvStore& shared;          // below it
+    kv::HostedStore* hosted = nullptr;  // `shared`, where this host keeps the names; it keeps room there
   };
   struct Parts {  // all outlive the filesystem
     // One host.

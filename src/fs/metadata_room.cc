@@ -6,7 +6,6 @@
 
 #include "base/clock.h"
 #include "base/coding.h"
-#include "base/log.h"
 #include "fs/scan.h"
 #include "meta/records.h"
 
@@ -16,7 +15,6 @@ namespace {
 // From one count to the next: so many times what it took.
 constexpr int kPausePerCount = 20;
 constexpr std::chrono::nanoseconds kRoomPauseMin = std::chrono::seconds(1);
-constexpr auto kToldAgainAfter = std::chrono::minutes(1);
 
 // Of the inodes in a scan of their records, in the order of their numbers: where one owner's begin.
 using OwnerRuns = std::map<uint64_t, uint32_t>;
@@ -65,16 +63,15 @@ Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvSt
 MetadataRoom::MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, Context until_stop)
     : parts_(parts), waiters_(waiters), until_stop_(std::move(until_stop)), own_uid_(geteuid()) {}
 
-uint64_t MetadataRoom::BytesForUsers() const {
-  const uint64_t room = parts_.local_chunks.MetadataRoom(parts_.local_kv->UnflushedBytes());
+uint64_t MetadataRoom::BytesForUsers(uint64_t unwritten_bytes) const {
+  const uint64_t room = parts_.local_chunks.MetadataRoom(unwritten_bytes);
   const uint64_t kept = parts_.local_chunks.reserve_bytes() / 5;
   return room > kept ? room - kept : 0;
 }
 
-Status MetadataRoom::Admit(uint32_t uid) {
-  const uint64_t room = parts_.local_chunks.MetadataRoom(parts_.local_kv->UnflushedBytes());
-  Status judged = Judge(uid, room);
-  if (!judged.ok()) TellOfRefusal(judged.error());
+Status MetadataRoom::Admit(uint32_t uid, uint64_t unwritten_bytes) {
+  Status judged = Judge(uid, parts_.local_chunks.MetadataRoom(unwritten_bytes));
+  if (!judged.ok()) refused_.Tell(judged.error());
   return judged;
 }
 
@@ -118,17 +115,6 @@ void MetadataRoom::CountInBackground() {
       counted_bytes_ += owner.bytes;
     }
   });
-}
-
-void MetadataRoom::TellOfRefusal(const Error& why) {
-  const auto now = Clock::Now();
-  auto told_at = told_at_.load();
-  const bool was_told = told_at != decltype(told_at){} && now - told_at < kToldAgainAfter;
-  if (was_told || !told_at_.compare_exchange_strong(told_at, now)) return;
-  spdlog::warn(
-      "the metadata is what is full, and new names and attributes are refused: {}; `cairnfs status "
-      "--metadata` tells whose take how much",
-      why.message);
 }
 
 }  // namespace cairnfs::fs

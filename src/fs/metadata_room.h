@@ -1,4 +1,5 @@
-// Room on a host's disk for names and attributes: who may take of it while it gets short, and who has.
+// Room on a host's disk for names and attributes: who may take of it while it gets short, and who has. Of the host that
+// keeps the names, which may be those of several hosts (kv::HostedStore::SetNameRoom).
 //
 //   - Once it is gone nothing that makes names is let in, so that removing them stays possible
 //     (store::LocalChunkStore::MetadataRoom).
@@ -9,7 +10,6 @@
 // the room is left and others than root make names. So the last rule knows what a user had some seconds ago.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <vector>
@@ -18,6 +18,7 @@
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
+#include "kv/name_room.h"
 
 namespace cairnfs::fs {
 
@@ -26,27 +27,24 @@ namespace cairnfs::fs {
 // expired.
 Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvStore& kv);
 
-class MetadataRoom {
+class MetadataRoom final : public kv::NameRoom {
  public:
-  // Of a host alone. `waiters` counts. All outlive this.
+  // `waiters` counts. All outlive this.
   MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, Context until_stop);
 
-  // Whether this user may make a name or an attribute now: kNoSpace. Any thread.
-  Status Admit(uint32_t uid);
-  // That users other than root may take. Any thread.
-  uint64_t BytesForUsers() const;
+  Status Admit(uint32_t uid, uint64_t unwritten_bytes) override;
+  uint64_t BytesForUsers(uint64_t unwritten_bytes) const override;
 
  private:
   Status Judge(uint32_t uid, uint64_t room);
   bool HoldsTooMuch(uint32_t uid, uint64_t room);
   void CountInBackground();
-  void TellOfRefusal(const Error& why);
 
   const FileSystem::Parts& parts_;
   TaskQueue& waiters_;
   const Context until_stop_;
   const uint32_t own_uid_;
-  std::atomic<Clock::time_point> told_at_{};  // of a refusal, in the log
+  kv::RefusedNames refused_;  // self-synchronised
 
   Mutex mutex_;
   std::map<uint32_t, uint64_t> bytes_by_uid_ GUARDED_BY(mutex_);  // as of the last count

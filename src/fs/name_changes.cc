@@ -9,6 +9,13 @@
 
 namespace cairnfs::fs {
 
+static constexpr size_t kShortNameBytes = 64;
+
+bool NameChanges::MakesName(const meta::RenameParams& params) {
+  return params.mode != meta::RenameMode::kExchange && params.to_name.size() > kShortNameBytes &&
+         params.to_name.size() > params.from_name.size();
+}
+
 void NameChanges::NoteRemoved(const meta::Attr& attr) {
   at_.privileges.NoteNameRemoved(attr);
   if (attr.nlink > 0) return;

@@ -28,6 +28,8 @@ class NameChanges {
 
  protected:
   const Services& at() const { return at_; }
+  // A name that gets long takes room for metadata, as a new one does. Short names can be given on a full disk too.
+  static bool MakesName(const meta::RenameParams& params);
   Result<bool> Commit(const Context& context, const meta::RenameParams& params);  // whether it replaced something
   // The error of a write of the file that failed and that nobody was told; a disk that fails will take neither the
   // bytes nor the name. Whatever round takes the new name of the file takes every byte written before it.
@@ -43,8 +45,11 @@ class NameChanges {
 
 class LocalNameChanges final : public NameChanges {
  public:
-  // `room` outlives it.
-  LocalNameChanges(const Services& services, MetadataRoom& room) : NameChanges(services), room_(room) {}
+  struct Parts {  // all outlive it
+    kv::LocalKvStore& kv;
+    MetadataRoom& room;
+  };
+  LocalNameChanges(const Services& services, const Parts& parts) : NameChanges(services), local_(parts) {}
 
   void WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) override;
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) override;
@@ -63,7 +68,9 @@ class LocalNameChanges final : public NameChanges {
   void RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done);
   Status Finish(const meta::RenameParams& params, bool replaced, const Status& durable);
 
-  MetadataRoom& room_;
+  Status Admit(uint32_t uid) { return local_.room.Admit(uid, local_.kv.UnflushedBytes()); }
+
+  const Parts local_;
 };
 
 }  // namespace cairnfs::fs

@@ -44,20 +44,20 @@ Result<meta::Attr> Names::MakeNode(const Context& context, InodeId parent, std::
   return attr;
 }
 
-Result<meta::Attr> Names::LinkNow(const Context& context, InodeId inode, InodeId new_parent,
-                                  std::string_view new_name) {
+Result<meta::Attr> Names::LinkNow(const Caller& caller, InodeId inode, InodeId new_parent, std::string_view new_name) {
   SyncRounds::Operation operation(at_.rounds);
-  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.Link(context, inode, new_parent, new_name));
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr,
+                           at_.parts.names.Link(caller.context, inode, new_parent, new_name, caller.uid));
   at_.table.AddLookup(attr.inode);
-  return GetAttr(context, inode);
+  return GetAttr(caller.context, inode);
 }
 
 void Names::Link(InodeId inode, InodeId new_parent, std::string_view new_name, Done<meta::Attr> done,
                  const Caller& caller) {
-  auto link = [this, inode, new_parent, name = std::string(new_name), context = caller.context,
+  auto link = [this, inode, new_parent, name = std::string(new_name), caller,
                done = std::move(done)](const Status& covered) {
     if (!covered.ok()) return done(covered.error());
-    done(LinkNow(context, inode, new_parent, name));
+    done(LinkNow(caller, inode, new_parent, name));
   };
   at_.copies.WhenCovered(inode, new_parent, caller, std::move(link));
 }

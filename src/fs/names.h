@@ -16,11 +16,12 @@ class Names {
   Names(const Services& services, NameChanges& changes) : at_(services), changes_(changes) {}
 
   // Calls `go` once names may be changed so: nearly always before it returns; after the next sync round, on another
-  // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata. Asked
-  // by the caller before OpenFiles::Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir
-  // (kRemoves), which do not wait for that themselves; SetAttr and Rename ask by themselves. In a cluster it blocks
-  // while this host has no session, and kRemoves waits until what no close waits for is durable (AfterUnawaited): `go`
-  // runs on a thread that may wait; or is told kInterrupted, when the caller is killed meanwhile.
+  // thread, when too many changes wait for the disk. kNoSpace for kMakes when little room is left for metadata (in a
+  // cluster the call itself is refused so, where one of its nodes keeps the names). Asked by the caller before
+  // OpenFiles::Create, MakeNode, Link, SetXattr (kMakes), RemoveXattr (kAlters), Unlink and Rmdir (kRemoves), which do
+  // not wait for that themselves; SetAttr and Rename ask by themselves. In a cluster it blocks while this host has no
+  // session, and kRemoves waits until what no close waits for is durable (AfterUnawaited): `go` runs on a thread that
+  // may wait; or is told kInterrupted, when the caller is killed meanwhile.
   void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {}) {
     changes_.WhenAdmitted(change, caller, std::move(go));
   }
@@ -56,7 +57,7 @@ class Names {
  private:
   // Adds one to its lookup count; kNotFound without a link, too.
   Result<meta::Attr> LookUpInode(const Context& context, InodeId id);
-  Result<meta::Attr> LinkNow(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name);
+  Result<meta::Attr> LinkNow(const Caller& caller, InodeId inode, InodeId new_parent, std::string_view new_name);
 
   const Services at_;
   NameChanges& changes_;

@@ -14,15 +14,12 @@ namespace {
 Failpoint rename_data_durable("fs.rename_data_durable", Failpoint::Kind::kKill);
 Failpoint rename_committed("fs.rename_committed", Failpoint::Kind::kKill);
 
-// Names up to here can be given on a full disk too.
-constexpr size_t kShortNameBytes = 64;
-
 }  // namespace
 
 void LocalNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
   if (change != NameChange::kMakes) return at().rounds.WhenAdmitted(change, std::move(go));
   at().rounds.WhenAdmitted(change, [this, uid = caller.uid, go = std::move(go)](const Status& admitted) {
-    go(admitted.ok() ? room_.Admit(uid) : admitted);
+    go(admitted.ok() ? Admit(uid) : admitted);
   });
 }
 
@@ -52,10 +49,7 @@ Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced,
 }
 
 void LocalNameChanges::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
-  // A name that gets long takes room for metadata, as a new one does.
-  const bool grows = params.mode != meta::RenameMode::kExchange && params.to_name.size() > kShortNameBytes &&
-                     params.to_name.size() > params.from_name.size();
-  if (Status admitted = grows ? room_.Admit(caller.uid) : Status(); !admitted.ok()) return done(admitted);
+  if (Status admitted = MakesName(params) ? Admit(caller.uid) : Status(); !admitted.ok()) return done(admitted);
   auto source = at().parts.names.Lookup({}, params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
   bool directory = S_ISDIR(source->mode);

@@ -56,6 +56,7 @@ Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameP
   CAIRNFS_RETURN_IF_ERROR(shared_.session.Await(caller.context));
   Renaming renaming{.params = names, .caller = caller, .sources = {}, .session = shared_.host.session()};
   meta::RenameParams& params = renaming.params;
+  if (MakesName(params)) params.makes_names_for = caller.uid;
   constexpr auto kWithMarks = meta::Namespace::WithMarks::kYes;
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr source,
                            at().parts.names.Lookup(caller.context, params.from_parent, params.from_name, kWithMarks));

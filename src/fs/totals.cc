@@ -9,9 +9,9 @@
 namespace cairnfs::fs {
 namespace {
 
-// Of a cluster, whose metadata lies elsewhere: more inodes than anyone makes; numbers are 64 bits wide.
+// Of a cluster whose names lie in an etcd: more inodes than anyone makes; numbers are 64 bits wide.
 constexpr uint64_t kInodesMax = uint64_t{1} << 40;
-// Of a host alone: with so much of metadata it is counted how many more there is room for. Most take less.
+// With so much of metadata it is counted how many more there is room for. Most take less.
 constexpr uint64_t kBytesPerInode = 1024;
 constexpr int kTriesMax = 4;
 constexpr int64_t kCountEveryMs = 600'000;
@@ -37,7 +37,7 @@ void LocalTotals::Start() {
 }
 
 void LocalTotals::AddInodes(FsSpace& space) const {
-  space.inodes_free = room_.BytesForUsers() / kBytesPerInode;
+  space.inodes_free = RoomBytes() / kBytesPerInode;
   space.inodes_total = inode_count() + space.inodes_free;
 }
 
@@ -60,7 +60,7 @@ uint64_t LocalTotals::UnrecordedBytes(uint64_t& dirty_bytes) {
 
 void LocalTotals::Fill(FsStatus& status) {
   status.inode_count = inode_count();
-  status.metadata_room_bytes = room_.BytesForUsers();
+  status.metadata_room_bytes = RoomBytes();
   for (int tries = 1;; tries++) {
     // A record that is published between the two sums would be missing in both.
     const uint64_t recorded = records_.AllocatedBytes();
@@ -71,12 +71,14 @@ void LocalTotals::Fill(FsStatus& status) {
 }
 
 void SharedTotals::AddInodes(FsSpace& space) const {
-  space.inodes_total = kInodesMax;
-  space.inodes_free = kInodesMax - inode_count();
+  const std::optional<uint64_t> room = store_.RoomForNames();
+  space.inodes_free = room ? *room / kBytesPerInode : kInodesMax - inode_count();
+  space.inodes_total = inode_count() + space.inodes_free;
 }
 
 void SharedTotals::Fill(FsStatus& status) {
   status.inode_count = inode_count();
+  status.metadata_room_bytes = store_.RoomForNames();
   Count();
   status.logical_bytes = bytes_;
   at().table.ForEachHeld([&](const InodePtr& inode) {

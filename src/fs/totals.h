@@ -9,6 +9,7 @@
 #include "fs/inode.h"
 #include "fs/metadata_room.h"
 #include "fs/record_totals.h"
+#include "kv/shared_store.h"
 
 namespace cairnfs::fs {
 
@@ -45,7 +46,7 @@ class LocalTotals final : public Totals {
  public:
   // Both outlive it.
   LocalTotals(const Parts& parts, kv::LocalKvStore& kv, const MetadataRoom& room)
-      : Totals(parts), records_(kv), room_(room) {}
+      : Totals(parts), kv_(kv), records_(kv), room_(room) {}
   // Counts in the background. What is made and removed meanwhile is counted as it comes, and may for that one time be
   // counted twice.
   void Start();
@@ -59,6 +60,9 @@ class LocalTotals final : public Totals {
   // not stored yet.
   uint64_t UnrecordedBytes(uint64_t& dirty_bytes);
 
+  uint64_t RoomBytes() const { return room_.BytesForUsers(kv_.UnflushedBytes()); }
+
+  kv::LocalKvStore& kv_;
   RecordTotals records_;
   const MetadataRoom& room_;
 };
@@ -67,13 +71,15 @@ class LocalTotals final : public Totals {
 // starts.
 class SharedTotals final : public Totals {
  public:
-  explicit SharedTotals(const Parts& parts) : Totals(parts) {}
+  // `store` keeps the names, and outlives it.
+  SharedTotals(const Parts& parts, const kv::SharedKvStore& store) : Totals(parts), store_(store) {}
   void AddInodes(FsSpace& space) const override;
   void Fill(FsStatus& status) override;
 
  private:
   void Count();
 
+  const kv::SharedKvStore& store_;
   std::atomic<uint64_t> bytes_{0};       // of all records, as of the last count
   std::atomic<int64_t> counted_ms_{-1};  // steady clock: when that began; -1: never
 };

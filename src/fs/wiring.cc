@@ -9,6 +9,7 @@
 #include "fs/local_publisher.h"
 #include "fs/shared_collection.h"
 #include "fs/shared_publisher.h"
+#include "kv/hosted_store.h"
 
 namespace cairnfs::fs {
 
@@ -128,7 +129,8 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
                                                            .totals = *local_totals,
                                                            .waiters = *waiters});
   closing = std::make_unique<LocalClosing>(LocalClosing::Parts{*streams, *rounds, *error_names});
-  MakeThemes(std::make_unique<LocalNameChanges>(MakeServices(), metadata_room));
+  MakeThemes(std::make_unique<LocalNameChanges>(MakeServices(),
+                                                LocalNameChanges::Parts{.kv = *parts.local_kv, .room = metadata_room}));
 }
 
 Status LocalFileSystem::Start() {
@@ -157,7 +159,11 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
   SharedRecords& own_records = *made_records;
   MakeContents(std::move(made_records), std::make_unique<Collector>(std::make_unique<SharedCollection>(parts, host),
                                                                     parts.local_chunks, options, 0));
-  totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())});
+  totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
+                                          parts.cluster->shared);
+  if (parts.cluster->hosted != nullptr) {
+    metadata_room = std::make_unique<MetadataRoom>(parts, *waiters, Context(stop.get_token()));
+  }
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
   auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
                                                                         .options = options,
@@ -209,7 +215,13 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
       std::make_unique<ClusterMember>(ClusterMember::Parts{parts, options, host, table, *streams, *error_names, stop});
 }
 
+SharedFileSystem::~SharedFileSystem() {
+  if (metadata_room) parts.cluster->hosted->SetNameRoom(nullptr);
+  End();
+}
+
 Status SharedFileSystem::Start() {
+  if (metadata_room) parts.cluster->hosted->SetNameRoom(metadata_room.get());
   CAIRNFS_RETURN_IF_ERROR(member->Start());
   shared_files->SetOrphans(member->orphans());
   return {};

@@ -94,13 +94,14 @@ struct SharedRoundParts {
 
 struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
-  ~SharedFileSystem() override { End(); }
+  ~SharedFileSystem() override;
   Status Start() override;
   void LeaveCluster(Clock::time_point waits_end) override {
     host.EndSyncsBy(waits_end);
     member->Stop();
   }
 
+  std::unique_ptr<MetadataRoom> metadata_room;  // null: another host keeps the names, or an etcd
   std::unique_ptr<Unpublished> unpublished;
   std::unique_ptr<ClusterMember> member;
   SharedFiles* shared_files = nullptr;  // `sharing`

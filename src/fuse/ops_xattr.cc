@@ -67,7 +67,7 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
   WhenAdmitted(request, fs::NameChange::kMakes,
                [request, inode, name = std::string(name), value = std::string(value, size), mode](
                    fs::FileSystem& filesystem, const fs::Caller& caller) {
-                 const Status set = filesystem.attributes().SetXattr(caller.context, InodeId{inode}, name, value, mode);
+                 const Status set = filesystem.attributes().SetXattr(caller, InodeId{inode}, name, value, mode);
                  if (!set.ok()) return ReplyInodeError(request, set.error());
                  filesystem.attributes().WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
                });

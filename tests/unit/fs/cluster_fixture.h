@@ -46,6 +46,9 @@ class Host {
     Switchboard& board;
     TestChunks::Stores& stores;
     chunking::ChunkParams params;
+    // Of the host that keeps the names, if they lie on its disk.
+    kv::HostedStore* hosted = nullptr;
+    kv::KvEngine* names_engine = nullptr;
   };
   Host(const Shared& shared, unsigned number, const FsOptions& the_options) : shared_(shared), options(the_options) {
     auto pool_or = io::BufferPool::Create({.size_bytes_max = 32 * kMiB, .reserved_count = 4});
@@ -55,6 +58,7 @@ class Host {
     disk = std::make_unique<io::MemoryDisk>(io::MemoryDisk::Options{});
     store::StoreOptions store_options;
     store_options.segment_bytes = 4 * kMiB;
+    store_options.engine_beside = shared_.names_engine;
     auto local_or = store::LocalChunkStore::Open(*disk, *engine, *pool, store_options);
     EXPECT_TRUE(local_or.ok());
     local = std::move(*local_or);
@@ -80,8 +84,9 @@ class Host {
   }
   ~Host() { Close(); }
   void Start() {
-    FileSystem::Parts parts(*pool, *gate, *engine, *names, *local, shared_.params,
-                            FileSystem::ClusterParts{*membership, *peers, *chunks, *locks, *fenced});
+    FileSystem::Parts parts(
+        *pool, *gate, *engine, *names, *local, shared_.params,
+        FileSystem::ClusterParts{*membership, *peers, *chunks, *locks, *fenced, shared_.store, shared_.hosted});
     if (served_engine != nullptr) parts.engines.push_back(served_engine);
     parts.lacks_copies = [this] { return lacks_copies.load(); };
     auto started = FileSystem::Start(parts, options);
@@ -303,7 +308,12 @@ class ClusterTest : public testing::Test {
     }
   }
   Host& AddHost(unsigned number) {
-    hosts_.push_back(std::make_unique<Host>(Host::Shared{*store_, board_, stores_, params_}, number, options_));
+    Host::Shared shared{*store_, board_, stores_, params_};
+    if (first_keeps_names_ && number == 1) {
+      shared.hosted = store_.get();
+      shared.names_engine = engine_.get();
+    }
+    hosts_.push_back(std::make_unique<Host>(shared, number, options_));
     Host& host = *hosts_.back();
     if (!is_formatted_) {
       is_formatted_ = true;
@@ -358,6 +368,7 @@ class ClusterTest : public testing::Test {
   Switchboard board_;
   TestChunks::Stores stores_;
   bool is_formatted_ = false;
+  bool first_keeps_names_ = false;  // on its disk
   std::vector<std::unique_ptr<Host>> hosts_;
 };
 
