@@ -128,9 +128,10 @@ Status HoldInTheMaking::Add(const Context& context, std::string_view key, std::s
 }
 
 Status HoldInTheMaking::Flush(const Context& context) {
-  const kv::Transaction transaction = std::exchange(pending_, {});
+  kv::Transaction transaction = std::exchange(pending_, {});
   pending_bytes_ = 0;
   if (transaction.writes.empty()) return {};
+  transaction.makes_names_for = 0;  // not from what is kept for removing names
   const auto committed = store_.Commit(context, transaction);
   return committed.ok() ? Status() : Status(committed.error());
 }
