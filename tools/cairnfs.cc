@@ -52,6 +52,7 @@ struct ClusterCommands {
   std::string token_life = "1h";
   NodeDrainCommand drain;
   NodeRemoveCommand remove;
+  NodeReplaceCommand replace;
   ClusterWaitCommand wait;
 };
 
@@ -178,6 +179,13 @@ void AddNode(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   AddTarget(*remove, commands.remove.target);
   remove->add_flag("--json", commands.remove.json, "print JSON");
   remove->callback([&] { exit_code = RunNodeRemove(commands.remove); });
+  auto* replace = node->add_subcommand("replace", "have this host's node take the place of one whose disk is lost");
+  replace->add_option("OLD", commands.replace.node, kWhichNode)->required();
+  replace->add_flag("--take-name", commands.replace.take_name, "take its name too");
+  replace->add_flag("--lost", commands.replace.lost, "also where it may have the only copies of something");
+  AddTarget(*replace, commands.replace.target);
+  replace->add_flag("--json", commands.replace.json, "print JSON");
+  replace->callback([&] { exit_code = RunNodeReplace(commands.replace); });
 }
 
 void AddMetadata(CLI::App& app, MetadataCommand& command, int& exit_code) {

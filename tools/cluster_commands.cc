@@ -233,6 +233,22 @@ int RunNodeRemove(const NodeRemoveCommand& command) {
   return daemon::kExitDone;
 }
 
+int RunNodeReplace(const NodeReplaceCommand& command) {
+  auto located = LocateDaemon(command.target);
+  if (!located.ok()) return Fail(located.error());
+  control::ReplaceNodeRequest request;
+  request.set_node(command.node);
+  request.set_lost(command.lost);
+  request.set_take_name(command.take_name);
+  auto replaced = located->client.ReplaceNode(request);
+  if (!replaced.ok()) return Fail(replaced.error());
+  Print(command.json
+            ? NodeJson(*replaced, "replaced")
+            : fmt::format("this node has the place of {} ({}); cairnfs cluster status tells how far repair is\n",
+                          Printable(replaced->name()), replaced->id()));
+  return daemon::kExitDone;
+}
+
 int RunClusterWait(const ClusterWaitCommand& command) {
   auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());

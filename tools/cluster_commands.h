@@ -52,6 +52,12 @@ struct NodeRemoveCommand {
   bool lost = false, json = false;
 };
 int RunNodeRemove(const NodeRemoveCommand& command);
+struct NodeReplaceCommand {
+  Target target;
+  std::string node;
+  bool lost = false, take_name = false, json = false;
+};
+int RunNodeReplace(const NodeReplaceCommand& command);
 struct ClusterWaitCommand {
   Target target;
   uint64_t nodes = 0;

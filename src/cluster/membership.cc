@@ -130,29 +130,61 @@ Status MembershipImpl::SetDrain(const NodeId& id, Drain drain) {
   }
 }
 
+Result<MembershipImpl::Leaving> MembershipImpl::ReadLeaving(const NodeId& id) {
+  const std::vector<kv::KvSpan> spans{
+      {KeyOf(MemberKey::kNode, id), "", 0}, {SessionKey(id), "", 0}, {KeyOf(MemberKey::kDrain, id), "", 0}};
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context_, spans));
+  const auto& node = snapshot.ranges[0].entries;
+  const auto& drain = snapshot.ranges[2].entries;
+  if (node.empty()) return NoSuchNode(id);
+  if (!snapshot.ranges[1].entries.empty()) {
+    return MakeError(ErrorCode::kBusy, "node " + id.ToHex() + " is up: unmount it first");
+  }
+  return Leaving{node[0], drain.empty() ? std::nullopt : std::make_optional(drain[0])};
+}
+
+void MembershipImpl::AddRemoval(const NodeId& id, const Leaving& leaving, kv::Transaction& transaction) {
+  transaction.IfRevision(KeyOf(MemberKey::kNode, id), leaving.node.revision);
+  transaction.IfRevision(KeyOf(MemberKey::kDrain, id), leaving.drain ? leaving.drain->revision : 0);
+  transaction.IfAbsent(SessionKey(id));
+  for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain, MemberKey::kPlace}) {
+    transaction.Delete(KeyOf(kind, id));
+  }
+  transaction.Put(KeyOf(MemberKey::kRemoved, id), "");
+}
+
 Status MembershipImpl::Remove(const NodeId& id, Removal removal) {
   for (int attempt = 1;; attempt++) {
     CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
-    const std::vector<kv::KvSpan> spans{
-        {KeyOf(MemberKey::kNode, id), "", 0}, {SessionKey(id), "", 0}, {KeyOf(MemberKey::kDrain, id), "", 0}};
-    CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context_, spans));
-    const auto& node = snapshot.ranges[0].entries;
-    const auto& drain = snapshot.ranges[2].entries;
-    if (node.empty()) return NoSuchNode(id);
-    if (!snapshot.ranges[1].entries.empty()) {
-      return MakeError(ErrorCode::kBusy, "node " + id.ToHex() + " is up: unmount it first");
-    }
-    const Result<DrainRecord> drained = drain.empty() ? DrainRecord() : DrainRecord::Decode(drain[0].value);
+    CAIRNFS_ASSIGN_OR_RETURN(const Leaving leaving, ReadLeaving(id));
+    const Result<DrainRecord> drained = leaving.drain ? DrainRecord::Decode(leaving.drain->value) : DrainRecord();
     if (removal == Removal::kDrained && (!drained.ok() || !drained->is_empty)) return NotDrained(id);
     kv::Transaction transaction;
     transaction.IfRevision(own.key, own.revision);
-    transaction.IfRevision(KeyOf(MemberKey::kNode, id), node[0].revision);
-    transaction.IfRevision(KeyOf(MemberKey::kDrain, id), drain.empty() ? 0 : drain[0].revision);
-    transaction.IfAbsent(SessionKey(id));
-    for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain}) {
-      transaction.Delete(KeyOf(kind, id));
+    AddRemoval(id, leaving, transaction);
+    const Result<uint64_t> revision = store_.Commit(context_, transaction);
+    if (revision.ok()) return {};
+    if (revision.error().code != ErrorCode::kConflict || attempt == kMemberAttemptsMax) return revision.error();
+  }
+}
+
+Status MembershipImpl::Replace(const NodeId& id, PlaceName name) {
+  for (int attempt = 1;; attempt++) {
+    CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
+    CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys keys, ReadOwnKeys());
+    const auto known = keys.place ? PlaceRecord::Decode(keys.place->value) : Result<PlaceRecord>(PlaceRecord());
+    const Result<Leaving> leaving = ReadLeaving(id);
+    if (!leaving.ok()) {
+      const bool is_done = leaving.error().code == ErrorCode::kNotFound && known.ok() && known->of == id;
+      return is_done ? Status() : Status(leaving.error());
     }
-    transaction.Put(KeyOf(MemberKey::kRemoved, id), "");
+    CAIRNFS_ASSIGN_OR_RETURN(const NodeRecord old, NodeRecord::Decode(leaving->node.value));
+    const PlaceRecord place{id, name == PlaceName::kTaken, old.name, old.domain, old.weight};
+    kv::Transaction transaction;
+    transaction.IfRevision(own.key, own.revision);
+    AddRemoval(id, *leaving, transaction);
+    transaction.Put(Key(MemberKey::kPlace), place.Encode());
+    transaction.Put(Key(MemberKey::kNode), OwnRecord(place).Encode());
     const Result<uint64_t> revision = store_.Commit(context_, transaction);
     if (revision.ok()) return {};
     if (revision.error().code != ErrorCode::kConflict || attempt == kMemberAttemptsMax) return revision.error();

@@ -28,6 +28,10 @@ inline constexpr size_t kMemberTextBytesMax = 1024;  // of a node's name, addres
 
 struct MembershipOptions {
   NodeInfo self;  // id, name, address, domain, weight
+  // What of `self` nobody has configured. A node that took the place of another one has that one's instead.
+  struct Unconfigured {
+    bool name = false, domain = false, weight = false;
+  } unconfigured;
   std::chrono::milliseconds lease{5000};
   std::chrono::milliseconds renew_every{1000};  // at most half of `lease`
   std::chrono::milliseconds out_after{300'000};
@@ -107,6 +111,11 @@ class Membership {
   // and has said that it is empty. kLost: what it alone has is lost.
   enum class Removal { kDrained, kLost };
   virtual Status Remove(const NodeId& id, Removal removal) = 0;
+  // This node takes the place of another one, which is removed as one that is lost, in one step: what of this node
+  // nobody has configured is as it was there, from now on and at each start; the name only if it is asked for. It is
+  // done already where this node has that place. kNotFound; kBusy: it is up.
+  enum class PlaceName { kKept, kTaken };
+  virtual Status Replace(const NodeId& id, PlaceName name) = 0;
   // For a start that comes to nothing: where Join registered this node, which was not known before, the destructor
   // removes it again, unless the session is lost or the store does not answer. REQUIRES (unchecked): nothing is stored
   // on it.

@@ -50,6 +50,7 @@ class MembershipImpl final : public Membership {
   Status SetDrain(const NodeId& id, Drain drain) override;
   void SetEmpty(bool empty, uint64_t drain) override;
   Status Remove(const NodeId& id, Removal removal) override;
+  Status Replace(const NodeId& id, PlaceName name) override;
   void ForgetAtEnd() override { forgets_at_end_ = true; }
   MembershipStats stats() const override;
 
@@ -58,10 +59,11 @@ class MembershipImpl final : public Membership {
 
   // --- Taking a session. ---
   struct OwnKeys {
-    std::optional<kv::KvEntry> node, session;
+    std::optional<kv::KvEntry> node, session, place;
     SessionRecord session_record;  // empty when there is none, or it does not decode
   };
   Result<OwnKeys> ReadOwnKeys();
+  NodeRecord OwnRecord(const std::optional<PlaceRecord>& place) const;
   // kJoin: of a process that starts, and may take over the session of one that died.
   enum class Taking { kJoin, kRejoin };
   bool MayReplace(const OwnKeys& own, Taking taking) const;
@@ -69,6 +71,13 @@ class MembershipImpl final : public Membership {
   // The lease of the session that was replaced, 0 if none was.
   Result<kv::LeaseId> TakeSession(Taking taking);
   Result<uint64_t> CommitSession(const OwnKeys& own, kv::LeaseId lease);
+  // Of another node, which is to be removed: it is known, and not up.
+  struct Leaving {
+    kv::KvEntry node;
+    std::optional<kv::KvEntry> drain;
+  };
+  Result<Leaving> ReadLeaving(const NodeId& id);
+  static void AddRemoval(const NodeId& id, const Leaving& leaving, kv::Transaction& transaction);
   void Deregister(const Context& context, const Session& session);
   void Lose(uint64_t number, const Loss& loss);
   void NoteWentBack(uint64_t number);

@@ -20,17 +20,30 @@ void PutUnderLease(kv::Transaction& transaction, std::string key, std::string va
 }
 
 Result<MembershipImpl::OwnKeys> MembershipImpl::ReadOwnKeys() {
-  const std::vector<kv::KvSpan> spans{
-      {Key(MemberKey::kNode), "", 0}, {Key(MemberKey::kSession), "", 0}, {Key(MemberKey::kRemoved), "", 0}};
+  const std::vector<kv::KvSpan> spans{{Key(MemberKey::kNode), "", 0},
+                                      {Key(MemberKey::kSession), "", 0},
+                                      {Key(MemberKey::kRemoved), "", 0},
+                                      {Key(MemberKey::kPlace), "", 0}};
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(context_, spans));
   OwnKeys own;
   if (!snapshot.ranges[0].entries.empty()) own.node = std::move(snapshot.ranges[0].entries[0]);
   if (!snapshot.ranges[2].entries.empty()) return WasRemoved(options_.self.id);
+  if (!snapshot.ranges[3].entries.empty()) own.place = std::move(snapshot.ranges[3].entries[0]);
   if (snapshot.ranges[1].entries.empty()) return own;
   own.session = std::move(snapshot.ranges[1].entries[0]);
   Result<SessionRecord> record = SessionRecord::Decode(own.session->value);
   if (record.ok()) own.session_record = std::move(*record);
   return own;
+}
+
+NodeRecord MembershipImpl::OwnRecord(const std::optional<PlaceRecord>& place) const {
+  const NodeInfo& self = options_.self;
+  NodeRecord record{self.name, self.address, self.domain, self.weight};
+  if (!place) return record;
+  if (options_.unconfigured.name && place->takes_name) record.name = place->name;
+  if (options_.unconfigured.domain) record.domain = place->domain;
+  if (options_.unconfigured.weight) record.weight = place->weight;
+  return record;
 }
 
 // A process that rejoins lives itself, and so may the one that took its session over: two containers on one kernel may
@@ -56,8 +69,13 @@ Result<MembershipImpl::OwnKeys> MembershipImpl::WaitForForeignSession(Taking tak
 }
 
 Result<uint64_t> MembershipImpl::CommitSession(const OwnKeys& own, kv::LeaseId lease) {
-  const NodeInfo& self = options_.self;
-  const std::string record = NodeRecord{self.name, self.address, self.domain, self.weight}.Encode();
+  std::optional<PlaceRecord> place;
+  if (own.place) {
+    Result<PlaceRecord> decoded = PlaceRecord::Decode(own.place->value);
+    if (!decoded.ok()) return decoded.error();
+    place = *std::move(decoded);
+  }
+  const std::string record = OwnRecord(place).Encode();
   kv::Transaction transaction;
   transaction.IfRevision(Key(MemberKey::kSession), own.session ? own.session->revision : 0);
   transaction.IfRevision(Key(MemberKey::kNode), own.node ? own.node->revision : 0);
@@ -97,7 +115,8 @@ Result<kv::LeaseId> MembershipImpl::TakeSession(Taking taking) {
 void MembershipImpl::Deregister(const Context& context, const Session& session) {
   kv::Transaction transaction;
   transaction.IfRevision(session.key, session.revision);
-  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull}) transaction.Delete(Key(kind));
+  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull, MemberKey::kPlace})
+    transaction.Delete(Key(kind));
   if (auto removed = store_.Commit(context, transaction); !removed.ok()) {
     spdlog::warn("this node stays in the list of nodes, though it was not started: {}", removed.error().message);
   }

@@ -45,7 +45,9 @@ void NodeTable::Set(const std::string& key, const std::optional<std::string>& va
     case MemberKey::kSession: row.session = value ? revision : 0; break;
     case MemberKey::kFull: row.full = value.has_value(); break;
     case MemberKey::kOut: row.out = value.has_value(); break;
-    case MemberKey::kRemoved: break;  // who may not come, and not who is here
+    case MemberKey::kRemoved:  // who may not come, and not who is here
+    case MemberKey::kPlace:    // its own node record says what follows from it
+      break;
     case MemberKey::kDrain:
       row.drain = DrainOf(value);
       row.drain_revision = value ? revision : 0;

@@ -22,6 +22,9 @@ std::optional<Error> FramingError(std::string_view record, uint8_t version, cons
   return std::nullopt;
 }
 
+constexpr std::string_view kNoWeight = "its weight is not a number from 0 up";
+bool IsWeight(double weight) { return std::isfinite(weight) && weight >= 0; }
+
 }  // namespace
 
 std::string NodeRecord::Encode() const {
@@ -43,9 +46,7 @@ Result<NodeRecord> NodeRecord::Decode(std::string_view value) {
   record.address = decoder.LengthPrefixed();
   record.domain = decoder.LengthPrefixed();
   if (auto error = FramingError("node record", version, decoder)) return *error;
-  if (!std::isfinite(record.weight) || record.weight < 0) {
-    return Corrupt("node record", "its weight is not a number from 0 up");
-  }
+  if (!IsWeight(record.weight)) return Corrupt("node record", kNoWeight);
   return record;
 }
 
@@ -96,6 +97,34 @@ Result<DrainRecord> DrainRecord::Decode(std::string_view value) {
   return DrainRecord{is_empty == 1};
 }
 
+std::string PlaceRecord::Encode() const {
+  return Encoder()
+      .U8(kRecordVersion)
+      .U8(takes_name ? 1 : 0)
+      .Text(of.AsKey())
+      .U64(std::bit_cast<uint64_t>(weight))
+      .LengthPrefixed(name)
+      .LengthPrefixed(domain)
+      .Take();
+}
+
+Result<PlaceRecord> PlaceRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  PlaceRecord record;
+  const uint8_t version = decoder.U8();
+  const uint8_t takes_name = decoder.U8();
+  const auto of = NodeId::FromKey(decoder.Text(NodeId::kBytes));
+  record.weight = std::bit_cast<double>(decoder.U64());
+  record.name = decoder.LengthPrefixed();
+  record.domain = decoder.LengthPrefixed();
+  if (auto error = FramingError("place record", version, decoder)) return *error;
+  if (takes_name > 1) return Corrupt("place record", "it neither takes the name nor leaves it");
+  if (!IsWeight(record.weight)) return Corrupt("place record", kNoWeight);
+  record.takes_name = takes_name == 1;
+  record.of = of.value_or(NodeId());
+  return record;
+}
+
 std::string KeyOf(MemberKey kind, const NodeId& id) {
   return Encoder().U8(kMembers).U8(static_cast<uint8_t>(kind)).Text(id.AsKey()).Take();
 }
@@ -112,7 +141,8 @@ std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key) {
     case MemberKey::kFull:
     case MemberKey::kOut:
     case MemberKey::kRemoved:
-    case MemberKey::kDrain: return ParsedMemberKey{kind, *id};
+    case MemberKey::kDrain:
+    case MemberKey::kPlace: return ParsedMemberKey{kind, *id};
   }
   return std::nullopt;
 }

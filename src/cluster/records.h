@@ -6,6 +6,7 @@
 //   M O <node id>   the node is out
 //   M R <node id>   the node was removed, and may not come back by itself
 //   M D <node id>   the node is to give away what it has, and then has nothing
+//   M P <node id>   the node took the place of another one
 //
 // All lie in one range, so that one watch tells of all of them in the order in which they happened.
 #pragma once
@@ -48,7 +49,26 @@ struct DrainRecord {
   static Result<DrainRecord> Decode(std::string_view value);
 };
 
-enum class MemberKey : char { kNode = 'N', kSession = 'S', kFull = 'F', kOut = 'O', kDrain = 'D', kRemoved = 'R' };
+// What of a node nobody has configured is as it was at the node whose place it took.
+struct PlaceRecord {
+  NodeId of;                // that node, which was removed
+  bool takes_name = false;  // else only failure domain and weight
+  std::string name, domain;
+  double weight = 1;
+  bool operator==(const PlaceRecord&) const = default;
+  std::string Encode() const;
+  static Result<PlaceRecord> Decode(std::string_view value);
+};
+
+enum class MemberKey : char {
+  kNode = 'N',
+  kSession = 'S',
+  kFull = 'F',
+  kOut = 'O',
+  kDrain = 'D',
+  kRemoved = 'R',
+  kPlace = 'P',
+};
 
 std::string KeyOf(MemberKey kind, const NodeId& id);
 // Who depends on another node's session (its locks, its delegations) compares this key with NodeInfo::session.

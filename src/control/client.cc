@@ -206,6 +206,12 @@ Result<NodeReply> Client::RemoveNode(const RemoveNodeRequest& request) {
   return reply;
 }
 
+Result<NodeReply> Client::ReplaceNode(const ReplaceNodeRequest& request) {
+  NodeReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::ReplaceNode, request, reply, 60));
+  return reply;
+}
+
 Status Client::Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,
                        const std::function<void()>& take_back) {
   RemountRequest request;

@@ -223,6 +223,7 @@ class StopService final : public Control::Service {
   grpc::Status Cluster(grpc::ServerContext*, const ClusterRequest*, ClusterReply*) override { return Refusal(); }
   grpc::Status DrainNode(grpc::ServerContext*, const DrainNodeRequest*, NodeReply*) override { return Refusal(); }
   grpc::Status RemoveNode(grpc::ServerContext*, const RemoveNodeRequest*, NodeReply*) override { return Refusal(); }
+  grpc::Status ReplaceNode(grpc::ServerContext*, const ReplaceNodeRequest*, NodeReply*) override { return Refusal(); }
   grpc::Status MakeToken(grpc::ServerContext*, const TokenRequest*, TokenReply*) override { return Refusal(); }
   grpc::Status DumpNames(grpc::ServerContext*, const DumpNamesRequest*, grpc::ServerWriter<DumpNamesPiece>*) override {
     return Refusal();
@@ -352,6 +353,15 @@ class Service::Impl final : public Control::Service {
     auto removed = options_.cluster->Remove(*request);
     if (!removed.ok()) return rpc::ToGrpc(removed.error());
     *reply = *std::move(removed);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ReplaceNode(grpc::ServerContext* context, const ReplaceNodeRequest* request, NodeReply* reply) override {
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    const CallWatch::Call running(calls_, *context);
+    auto replaced = options_.cluster->Replace(running.wanted(), *request);
+    if (!replaced.ok()) return rpc::ToGrpc(replaced.error());
+    *reply = *std::move(replaced);
     return grpc::Status::OK;
   }
 

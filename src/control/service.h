@@ -30,6 +30,9 @@ class ClusterControl {
   virtual Result<NodeReply> Remove(const RemoveNodeRequest& request) = 0;
   virtual Result<HoldsReply> Holds(const Context& context) = 0;
   virtual Status ReleaseHold(const Context& context, uint64_t id) = 0;  // kNotFound
+  // Likewise; kInvalidArgument also: it is this host's own, has the only copies of something perhaps, or the host with
+  // the names. Done already is done.
+  virtual Result<NodeReply> Replace(const Context& context, const ReplaceNodeRequest& request) = 0;
   // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
   // Nothing is set once the context has expired.
   virtual Result<SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) = 0;

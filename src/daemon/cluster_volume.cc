@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/failpoint.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
@@ -21,9 +22,13 @@
 #include "daemon/network.h"
 #include "daemon/size_text.h"
 #include "daemon/volume.h"
+#include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
 namespace {
+
+Failpoint node_replacing("node.replacing", Failpoint::Kind::kKill);
+Failpoint node_replaced("node.replaced", Failpoint::Kind::kKill);
 
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
@@ -63,12 +68,18 @@ control::HoldReply ReplyOf(const cluster::HeldDump& hold) {
   return reply;
 }
 
-control::NodeReply ReplyOf(const cluster::NodeInfo& node) {
+control::NodeReply ReplyOf(const cluster::NodeId& id, const std::string& name) {
   control::NodeReply reply;
-  reply.set_id(node.id.ToHex());
-  reply.set_name(node.name);
+  reply.set_id(id.ToHex());
+  reply.set_name(name);
   return reply;
 }
+
+bool IsMeant(const std::string& node, const std::string& name, const cluster::NodeId& id) {
+  return name == node || (node.size() >= kIdPrefixMin && id.ToHex().starts_with(node));
+}
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 void LogMinReplicas(const ClusterSettings& settings) {
   if (settings.IsLowered()) {
@@ -201,6 +212,8 @@ Status ClusterVolume::JoinCluster() {
   CAIRNFS_RETURN_IF_ERROR(AwaitAddress());
   cluster::MembershipOptions options;
   options.self = NodeOf(directory_, config_);
+  options.unconfigured = {config_.node_name.empty(), config_.failure_domain.empty(),
+                          config_.weight == kWeightOfCapacity};
   options.lease = std::chrono::milliseconds(config_.lease_ms);
   options.renew_every = options.lease / 5;
   options.out_after = std::chrono::milliseconds(config_.out_after_ms);
@@ -217,7 +230,7 @@ Status ClusterVolume::JoinCluster() {
   delegated_ =
       std::make_unique<coherence::DelegatedStore>(cluster_store_->store(), *fenced_, *membership_, delegations);
   names_ = MakeSharedNamespace(*delegated_);
-  spdlog::info("joined the cluster at {} as {} ({}), {} nodes known", MetadataUrl(config_), options.self.name,
+  spdlog::info("joined the cluster at {} as {} ({}), {} nodes known", MetadataUrl(config_), OwnName(),
                options.self.address, membership_->view()->nodes.size());
   return {};
 }
@@ -256,7 +269,7 @@ Status ClusterVolume::StartServing() {
   }
   locks_ = std::make_unique<coherence::ClusterLocks>(
       coherence::ClusterLocks::Parts{cluster_store_->store(), *fenced_, *membership_});
-  control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, NodeName(config_)};
+  control::RankGate::Options gate{*fenced_, cluster_store_->store(), {}, OwnName()};
   // Just after an outage the next renewal is yet to come.
   gate.lease = [this, wait_max = std::chrono::milliseconds(config_.metadata_wait_ms)](
                    const Context& context) -> Result<kv::LeaseId> {
@@ -345,12 +358,12 @@ Status ClusterVolume::ReleaseHold(const Context& context, uint64_t id) {
   return {};
 }
 
-Result<cluster::NodeInfo> ClusterVolume::FindNode(const std::string& node) const {
+Result<cluster::NodeInfo> ClusterVolume::FindNode(const std::string& node, Among among) const {
   std::vector<cluster::NodeInfo> found;
   const auto view = membership_->view();
   for (const cluster::NodeInfo& info : view->nodes) {
-    const bool is_meant = info.name == node || (node.size() >= kIdPrefixMin && info.id.ToHex().starts_with(node));
-    if (is_meant) found.push_back(info);
+    if (among == Among::kOthers && info.id == membership_->self()) continue;
+    if (IsMeant(node, info.name, info.id)) found.push_back(info);
   }
   if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
   if (found.size() == 1) return found.front();
@@ -401,14 +414,89 @@ Result<control::NodeReply> ClusterVolume::Drain(const Context& context, const co
   if (!request.cancel() && !node.is_drained()) CAIRNFS_RETURN_IF_ERROR(CheckDrain(context, node));
   const auto drain = request.cancel() ? Membership::Drain::kCancel : Membership::Drain::kBegin;
   CAIRNFS_RETURN_IF_ERROR(membership_->SetDrain(node.id, drain));
-  return ReplyOf(node);
+  return ReplyOf(node.id, node.name);
 }
 
 Result<control::NodeReply> ClusterVolume::Remove(const control::RemoveNodeRequest& request) {
   using Removal = cluster::Membership::Removal;
   CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node()));
   CAIRNFS_RETURN_IF_ERROR(membership_->Remove(node.id, request.lost() ? Removal::kLost : Removal::kDrained));
-  return ReplyOf(node);
+  return ReplyOf(node.id, node.name);
+}
+
+// Whether what it alone may have can be given up, and the host that serves the names is another one.
+Status ClusterVolume::CheckReplacement(const cluster::NodeInfo& old, const control::ReplaceNodeRequest& request) const {
+  if (request.take_name() && !config_.node_name.empty() && config_.node_name != old.name) {
+    return InvalidArgument(
+        fmt::format("node_name = \"{}\" in the configuration of this host: leave --take-name out, "
+                    "or take node_name out and mount anew",
+                    config_.node_name));
+  }
+  const auto view = membership_->view();
+  std::string away;  // beside it
+  size_t away_count = 0;
+  const auto store = kvnet::StoreAddress::Parse(MetadataUrl(config_));
+  bool serves_names = config_.serve_metadata.empty() && store.ok() && store->kind == kvnet::StoreAddress::Kind::kNode &&
+                      HostOf(store->endpoints.front()) == HostOf(old.address);
+  for (const cluster::NodeInfo& node : view->nodes) {
+    if (node.id == old.id) continue;
+    const bool is_up = node.state == cluster::NodeState::kUp;
+    if (is_up && HostOf(node.address) == HostOf(old.address)) serves_names = false;  // that node does
+    if (is_up || node.is_empty) continue;
+    away += (away_count++ == 0 ? "" : ", ") + node.name;
+  }
+  if (serves_names) {
+    return InvalidArgument(
+        fmt::format("{} is the host that serves the names of this cluster: bring them to the new disk first, with "
+                    "cairnfs metadata load and cairnfs cluster init there",
+                    old.name));
+  }
+  if (request.lost() || old.is_empty) return {};
+  std::string why;
+  if (config_.copies == 1) {
+    why = "with copies = 1";
+  } else if (may_lack_copies_) {
+    why = "min_replicas is lowered, or was";
+  } else if (away_count + 1 >= config_.copies) {
+    why = fmt::format("{} {} not up either", away, away_count == 1 ? "is" : "are");
+  }
+  if (why.empty()) return {};
+  return InvalidArgument(
+      fmt::format("{} may have the only copies of something: {}. Bring it, or what else is away, back first; if its "
+                  "disk is lost, cairnfs node replace --lost",
+                  old.name, why));
+}
+
+Result<control::NodeReply> ClusterVolume::Replace(const Context& context, const control::ReplaceNodeRequest& request) {
+  using Name = cluster::Membership::PlaceName;
+  const auto old = FindNode(request.node(), Among::kOthers);
+  if (!old.ok() && old.error().code == ErrorCode::kNotFound) {
+    const std::string key = cluster::KeyOf(cluster::MemberKey::kPlace, membership_->self());
+    CAIRNFS_ASSIGN_OR_RETURN(const auto stored, fenced_->Get(context, key));
+    const auto place = stored ? cluster::PlaceRecord::Decode(stored->value) : old.error();
+    if (place.ok() && IsMeant(request.node(), place->name, place->of)) return ReplyOf(place->of, place->name);
+    if (FindNode(request.node()).ok()) {
+      return InvalidArgument(
+          fmt::format("'{}' is this host's own node: name the one whose place it is to take", request.node()));
+    }
+  }
+  if (!old.ok()) return old.error();
+  if (old->state == cluster::NodeState::kUp) {
+    return MakeError(ErrorCode::kBusy,
+                     fmt::format("{} is up: stop it first, or take it out with cairnfs node drain", old->name));
+  }
+  CAIRNFS_RETURN_IF_ERROR(CheckReplacement(*old, request));
+  node_replacing.Pass();
+  CAIRNFS_RETURN_IF_ERROR(membership_->Replace(old->id, request.take_name() ? Name::kTaken : Name::kKept));
+  node_replaced.Pass();
+  spdlog::info("this node takes the place of {} ({})", old->name, old->id.ToHex());
+  return ReplyOf(old->id, old->name);
+}
+
+std::string ClusterVolume::OwnName() const {
+  const auto view = membership_->view();
+  const cluster::NodeInfo* self = view->Find(membership_->self());
+  return self != nullptr ? self->name : NodeName(config_);
 }
 
 Result<control::SetMinReplicasReply> ClusterVolume::SetMinReplicas(const Context& context, uint32_t min_replicas) {

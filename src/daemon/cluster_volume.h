@@ -62,6 +62,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Result<control::NodeReply> Remove(const control::RemoveNodeRequest& request) override;
   Result<control::HoldsReply> Holds(const Context& context) override;
   Status ReleaseHold(const Context& context, uint64_t id) override;
+  Result<control::NodeReply> Replace(const Context& context, const control::ReplaceNodeRequest& request) override;
   Result<control::SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) override;
 
  private:
@@ -74,8 +75,11 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status JoinCluster();
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);
-  // By name or id in hex. kNotFound, kInvalidArgument.
-  Result<cluster::NodeInfo> FindNode(const std::string& node) const;
+  // By name or id in hex. kNotFound, kInvalidArgument. kOthers: not this host's own.
+  enum class Among { kAll, kOthers };
+  Result<cluster::NodeInfo> FindNode(const std::string& node, Among among = Among::kAll) const;
+  std::string OwnName() const;
+  Status CheckReplacement(const cluster::NodeInfo& old, const control::ReplaceNodeRequest& request) const;
   Status CheckDrain(const Context& context, const cluster::NodeInfo& node);
   NodeUsage OwnUsage() const;
   std::optional<cluster::StoredBytes> ReadStoredBytes(const Context& context) const;  // nullopt: not known at present

@@ -66,6 +66,11 @@ Options ParseOptions(int argc, char** argv) {
   return options;
 }
 
+// Those are passed in cluster_*.py and metadata.py of tests/mounted.
+bool IsOfSeveralHosts(const std::string& name) {
+  return name.starts_with("fs.shared_") || name.starts_with("grow.") || name.starts_with("node.");
+}
+
 class KillTest {
  public:
   explicit KillTest(const Options& options)
@@ -76,8 +81,7 @@ class KillTest {
     std::filesystem::create_directories(options_.scratch + "/mount");
     std::istringstream list(MustRun({daemon_.options().bin_dir + "/cairnfsd", "--list-failpoints"}));
     for (std::string name, kind; list >> name >> kind;) {
-      // Those of several hosts: cluster_*.py and metadata.py of tests/mounted.
-      if (kind == "kill" && !name.starts_with("fs.shared_") && !name.starts_with("grow.")) failpoints_.push_back(name);
+      if (kind == "kill" && !IsOfSeveralHosts(name)) failpoints_.push_back(name);
     }
   }
 

@@ -269,7 +269,73 @@ def drains_are_refused_and_taken_back(world):
         assert read(other.path("mine")) == read(one.path("mine"))
 
 
-CASES = [a_full_cluster_and_one_more_node, nodes_come_and_go, drains_are_refused_and_taken_back]
+def call(host, *words):
+    """The exit code of a command, and what it says."""
+    done = subprocess.run(host.inside(program("cairnfs"), *words, "--data", host.data), check=False,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    return done.returncode, done.stdout
+
+
+def a_new_disk_takes_the_place_of_a_lost_one(world):
+    """Its failure domain and its weight, in one step: kills before and after it, and the same call again."""
+    with a_cluster(world, hosts=3) as cluster:
+        one, two, three = cluster.hosts
+        three.options.update(failure_domain="rack7", weight=2.5)
+        cluster.start()
+        lost = one.nodes()[three.name]
+        kept = {f"file-{number}": world.content(2 * MIB) for number in range(12)}
+        for number, (name, content) in enumerate(kept.items()):
+            write(cluster.hosts[number % 3].path(name), content)
+        cluster.wait_for_copies()
+        three.kill()
+        three.wipe()
+        cluster.wait_for_states({three.name: "down"}, at=[one])
+        three.options.clear()
+        three.join()
+        three.mount(CAIRNFS_FAILPOINTS="node.replacing=kill")
+
+        def ids():
+            return {node["id"]: node for node in one.node_list()}
+
+        def replace(node, *words):
+            return call(three, "node", "replace", node, "--json", *words)
+        new = next(node["id"] for node in three.node_list() if node["is_self"])
+        for node, code, words in [(one.name, 5, "is up: stop it first"), (new, 2, "this host's own node"),
+                                  ("nobody", 1, "there is no node 'nobody'")]:
+            got, text = replace(node)
+            assert got == code and words in text, (node, got, text)
+        two.kill()
+        cluster.wait_for_states({two.name: "down"}, at=[three])
+        code, text = replace(three.name)
+        assert code == 2 and f"may have the only copies of something: {two.name} is not up either" in text, (code, text)
+        two.mount()
+        cluster.wait_for_states({two.name: "up"}, at=[three])
+        # Killed before it, nothing has changed; after it, all has.
+        code, text = replace(three.name)
+        assert code == 3, (code, text)
+        three.kill()
+        assert lost["id"] in ids(), ids()
+        three.mount(CAIRNFS_FAILPOINTS="node.replaced=kill")
+        assert replace(three.name)[0] == 3
+        three.kill()
+        assert lost["id"] not in ids(), ids()
+        three.mount()
+        code, text = replace(three.name)
+        assert code == 0 and json.loads(text) == {"replaced": True, "id": lost["id"], "name": three.name}, (code, text)
+        cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+        node = ids()[new]
+        assert (node["domain"], node["weight"]) == ("rack7", 2.5) and len(ids()) == 3, ids()
+        cluster.wait_for_copies()
+        # Each chunk lies on two nodes again: another one may go.
+        two.kill()
+        for name, content in kept.items():
+            assert read(three.path(name)) == content, name
+        code, text = call(three, "check", "--json")
+        assert code == 0, text
+
+
+CASES = [a_full_cluster_and_one_more_node, nodes_come_and_go, drains_are_refused_and_taken_back,
+         a_new_disk_takes_the_place_of_a_lost_one]
 
 
 if __name__ == "__main__":

@@ -117,6 +117,7 @@ class FakeMembership final : public Membership {
     if (self == nullptr || !self->is_drained() || self->drain != drain || self->is_empty == empty) return;
     cluster_.Edit(self_, [&](NodeInfo& node) { node.is_empty = node.drain == drain && empty; });
   }
+  Status Replace(const NodeId&, PlaceName) override { return {}; }
   Status Remove(const NodeId& id, Removal) override {
     cluster_.Remove(id);
     return {};

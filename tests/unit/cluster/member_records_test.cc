@@ -39,6 +39,14 @@ TEST(MemberRecords, Bytes) {
             "00112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(DrainRecord{false}.Encode()), "0100");
   EXPECT_EQ(Hex(DrainRecord{true}.Encode()), "0101");
+  EXPECT_EQ(Hex(PlaceRecord{SampleId(), true, "gpu7", "r2", 3.5}.Encode()),
+            "01"
+            "01"
+            "00112233445566778899aabbccddeeff"
+            "0000000000000c40"
+            "0467707537"
+            "027232");
+  EXPECT_EQ(Hex(KeyOf(MemberKey::kPlace, SampleId())), "4d5000112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kDrain, SampleId())), "4d4400112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kNode, SampleId())), "4d4e00112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kSession, SampleId())), "4d5300112233445566778899aabbccddeeff");
@@ -47,7 +55,8 @@ TEST(MemberRecords, Bytes) {
 }
 
 TEST(MemberRecords, KeysAndBack) {
-  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain}) {
+  for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain,
+                         MemberKey::kRemoved, MemberKey::kPlace}) {
     const std::string key = KeyOf(kind, SampleId());
     EXPECT_GE(key, MembersBegin());
     EXPECT_LT(key, MembersEnd());
@@ -84,8 +93,13 @@ TEST(MemberRecords, BrokenInput) {
   CheckDecoding<OutRecord>(OutRecord{{5, 6}, SampleId()}.Encode());
   CheckDecoding<DrainRecord>(DrainRecord{true}.Encode());
   EXPECT_FALSE(DrainRecord::Decode(std::string("\x01\x02", 2)).ok());
+  CheckDecoding<PlaceRecord>(PlaceRecord{SampleId(), false, "name", "domain", 2}.Encode());
+  std::string wrong = PlaceRecord{SampleId(), false, "", "", 2}.Encode();
+  wrong[1] = 2;
+  EXPECT_FALSE(PlaceRecord::Decode(wrong).ok());
   for (double weight : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     EXPECT_FALSE(NodeRecord::Decode(NodeRecord{"", "", "", weight}.Encode()).ok());
+    EXPECT_FALSE(PlaceRecord::Decode(PlaceRecord{SampleId(), false, "", "", weight}.Encode()).ok());
   }
 }
 

@@ -371,6 +371,63 @@ TEST_F(MembershipTest, ADrainThatWasTakenBackAndBegunAgainIsAnotherOne) {
   EXPECT_EQ(Seen(*first), "1+ 2+d");
 }
 
+// --- In the place of another one. ---
+
+using Name = Membership::PlaceName;
+
+NodeRecord RecordOf(kv::SharedKvStore& store, const NodeId& id) {
+  return Must(NodeRecord::Decode(Must(store.Get({}, KeyOf(MemberKey::kNode, id)))->value));
+}
+
+TEST_F(MembershipTest, OneTakesThePlaceOfAnotherOneThatIsNotUp) {
+  auto old = Must(Membership::Join(*store_, OptionsOf(2)));
+  MembershipOptions options = OptionsOf(3);
+  options.unconfigured = {true, true, true};
+  auto fresh = Must(Membership::Join(line_, options));
+  EXPECT_EQ(CodeOf(fresh->Replace(IdOf(2), Name::kKept)), ErrorCode::kBusy);
+  EXPECT_EQ(CodeOf(fresh->Replace(IdOf(9), Name::kKept)), ErrorCode::kNotFound);
+  EXPECT_EQ(RecordOf(*store_, IdOf(3)).weight, 3);
+  old.reset();
+  // The answer is lost; a second call finds it done.
+  line_.commits_are_unsure = true;
+  EXPECT_EQ(CodeOf(fresh->Replace(IdOf(2), Name::kKept)), ErrorCode::kUnavailable);
+  line_.commits_are_unsure = false;
+  ASSERT_TRUE(fresh->Replace(IdOf(2), Name::kKept).ok());
+  ExpectSeen(*fresh, "3+");
+  const NodeRecord taken{"host3", "10.0.0.3:7000", "rack0", 2};
+  EXPECT_EQ(RecordOf(*store_, IdOf(3)), taken);
+  EXPECT_EQ(Membership::Join(*store_, OptionsOf(2)).error().code, ErrorCode::kPermission);
+  // Over a restart, and a session that is lost; what is configured counts.
+  fresh.reset();
+  options.self.weight = 7;
+  fresh = Must(Membership::Join(line_, options));
+  EXPECT_EQ(RecordOf(*store_, IdOf(3)), taken);
+  fresh.reset();
+  options.unconfigured = {true, true, false};
+  fresh = Must(Membership::Join(line_, options));
+  EXPECT_EQ(RecordOf(*store_, IdOf(3)).weight, 7);
+  EXPECT_EQ(RecordOf(*store_, IdOf(3)).domain, "rack0");
+  // One that came back afterwards is not the one whose place was taken.
+  Must(store_->Commit({}, kv::Transaction().Delete(KeyOf(MemberKey::kRemoved, IdOf(2)))));
+  old = Must(Membership::Join(*store_, OptionsOf(2)));
+  EXPECT_EQ(CodeOf(fresh->Replace(IdOf(2), Name::kKept)), ErrorCode::kBusy);
+}
+
+TEST_F(MembershipTest, TheNameIsTakenWhereItIsAskedForAndNotConfigured) {
+  { auto old = Must(Membership::Join(*store_, OptionsOf(2))); }
+  MembershipOptions options = OptionsOf(3);
+  options.unconfigured.name = true;
+  auto fresh = Must(Membership::Join(*store_, options));
+  ASSERT_TRUE(fresh->Replace(IdOf(2), Name::kTaken).ok());
+  const NodeRecord named{"host2", "10.0.0.3:7000", "rack1", 3};
+  EXPECT_EQ(RecordOf(*store_, IdOf(3)), named);
+  // Removed, it leaves nothing but that.
+  fresh.reset();
+  auto other = Must(Membership::Join(*store_, OptionsOf(1)));
+  ASSERT_TRUE(other->Remove(IdOf(3), Removal::kLost).ok());
+  EXPECT_EQ(Must(store_->Range({}, "M", "N", 0)).entries.size(), 4u);  // MN, MS of 1, MR of 2 and 3
+}
+
 // --- Full. ---
 
 TEST_F(MembershipTest, FullIsToldAndTakenBackAndEndsWithTheSession) {

@@ -56,6 +56,7 @@ class FakeSession final : public cluster::Membership {
   Status SetDrain(const cluster::NodeId&, Drain) override { return {}; }
   void SetEmpty(bool, uint64_t) override {}
   Status Remove(const cluster::NodeId&, Removal) override { return {}; }
+  Status Replace(const cluster::NodeId&, PlaceName) override { return {}; }
 
  private:
   cluster::NodeId self_;

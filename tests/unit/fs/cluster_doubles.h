@@ -115,6 +115,7 @@ class TestMembership final : public cluster::Membership {
   Status SetDrain(const cluster::NodeId& id, Drain drain) override { return inner_->SetDrain(id, drain); }
   void SetEmpty(bool empty, uint64_t drain) override { inner_->SetEmpty(empty, drain); }
   Status Remove(const cluster::NodeId& id, Removal removal) override { return inner_->Remove(id, removal); }
+  Status Replace(const cluster::NodeId& id, PlaceName name) override { return inner_->Replace(id, name); }
   cluster::MembershipStats stats() const override { return inner_->stats(); }
 
  private:
