@@ -17,6 +17,7 @@ namespace cairnfs::admission {
 namespace {
 
 constexpr auto kJoinTime = std::chrono::seconds(30);
+constexpr auto kProbeTime = std::chrono::seconds(3);
 
 // A socket that does not block, and connects or is connected.
 Result<int> SocketTo(const std::string& address) {
@@ -45,6 +46,13 @@ Status CheckHost(const std::vector<CertificatePtr>& chain, const Token& token) {
 }
 
 }  // namespace
+
+bool SpeaksTls(const std::string& address) {
+  auto context = TlsConnection::ClientContext();
+  const auto socket = SocketTo(address);
+  if (!context.ok() || !socket.ok()) return false;
+  return TlsConnection::Connect(*std::move(context), *socket, Clock::Now() + kProbeTime).ok();
+}
 
 Result<JoinGrant> Join(const std::string& address, const Token& token, const Introduce& introduce) {
   const auto until = Clock::Now() + kJoinTime;

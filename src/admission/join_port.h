@@ -32,6 +32,10 @@ class JoinPort {
   virtual uint64_t refused_total() const = 0;
 };
 
+// Whether what listens at `address` (HOST:PORT) ends a TLS handshake, in some seconds. Trusts nobody, and sends
+// nothing.
+bool SpeaksTls(const std::string& address);
+
 // What a host that joins says for itself, once it knows what it joins. Called once.
 using Introduce = std::function<Result<JoinRequest>(const JoinWelcome&)>;
 // Joins by the host that listens at `address` (HOST:PORT). kUnavailable: it cannot be reached, or does not answer in

@@ -11,6 +11,7 @@
 #include "admission/credentials.h"
 #include "admission/join_port.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
@@ -36,23 +37,26 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-// The first read. When it succeeds, later errors are not about the address.
-Status ReachMetadata(kv::KvStore& store, const std::string& url) {
-  const auto header = store.Get({}, meta::HeaderKey());
-  return header.ok() ? Status() : ExplainUnreachable(header.error(), url);
+Failpoint init_founded("grow.founded", Failpoint::Kind::kKill);
+
+// The etcd does, and this host is to speak to it without.
+bool AsksForTls(const Config& config) {
+  const auto address = kvnet::StoreAddress::Parse(config.metadata);
+  if (!config.tls_ca.empty() || !address.ok()) return false;
+  return std::ranges::any_of(address->endpoints, admission::SpeaksTls);
 }
 
-Status CheckStoreIsFree(kv::KvStore& store, const Config& config) {
-  auto existing = ReadCluster(store);
-  if (existing.ok()) {
-    return MakeError(
-        ErrorCode::kAlreadyExists,
-        fmt::format("there is a filesystem at {} already ({}): join it with cairnfs cluster join {}, or give "
-                    "another prefix or directory",
-                    MetadataUrl(config), ToHex(existing->header.uuid), MetadataUrl(config)));
-  }
-  if (existing.error().code == ErrorCode::kNotFound) return {};
-  return existing.error().WithContext("cannot read the cluster's metadata at " + MetadataUrl(config));
+const char* WhatIsToBeDone(const Config& config, bool is_node) {
+  if (is_node) return "; the host that serves it must be mounted, and its serve_metadata address be given";
+  if (!AsksForTls(config)) return "; is etcd running, and can this host reach it?";
+  return "; that etcd speaks TLS: give its authority (tls_ca, --tls-ca), and where it asks for certificates this host's "
+         "(tls_certificate and tls_key)";
+}
+
+// The first read. When it succeeds, later errors are not about the address.
+Status ReachMetadata(kv::KvStore& store, const Config& config) {
+  const auto header = store.Get({}, meta::HeaderKey());
+  return header.ok() ? Status() : ExplainUnreachable(header.error(), config);
 }
 
 Result<ClusterIdentity> MakeCluster(kv::KvStore& store, const Config& config) {
@@ -192,34 +196,27 @@ Result<ClusterIdentity> MakeServedCluster(const Config& config, const std::strin
   return identity;
 }
 
-// For metadata that is elsewhere. Looks at the data directory before it changes the metadata.
-Result<ClusterIdentity> MakeRemoteCluster(const Config& config, const std::string& authority_out) {
+// For metadata that is elsewhere, without certificates. Looks at the data directory before it changes the metadata.
+// When this is cut short the host joins what it has made, as any other one does.
+Result<ClusterIdentity> MakeRemoteCluster(const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::OpenForCommand(config));
-  CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config.metadata));
+  CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config));
+  CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
   CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(store->store(), config));
   CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*store, config));
-  std::unique_ptr<DataDirectory> directory;  // of a node with certificates
-  if (config.HasCertificates()) {
-    CAIRNFS_ASSIGN_OR_RETURN(directory, OpenToMake(config));
-    CAIRNFS_RETURN_IF_ERROR(CheckMayBegin(*directory, config));
-  } else {
-    CAIRNFS_RETURN_IF_ERROR(CheckDataMayBegin(config));
-  }
   auto identity = MakeCluster(store->store(), config);
-  if (!identity.ok() && identity.error().code == ErrorCode::kAlreadyExists) return identity;
-  if (!identity.ok()) return identity.error().WithContext("cannot make a filesystem at " + config.metadata);
-  if (directory == nullptr) return identity;
-  const std::string filesystem = ToHex(identity->header.uuid);
-  CAIRNFS_RETURN_IF_ERROR(Found(*directory, filesystem, authority_out));
-  CAIRNFS_RETURN_IF_ERROR(MakeNode(*directory, config, filesystem));
-  return identity;
+  if (identity.ok() || identity.error().code == ErrorCode::kAlreadyExists) return identity;
+  return identity.error().WithContext("cannot make a filesystem at " + config.metadata);
 }
 
-Status CheckIsNoFile(const std::string& path) {
+// Where the authority's key is to go. What an init that was cut short has written there, with all else that it is for,
+// stays.
+Status CheckAuthorityOut(const std::string& path, const Config& config) {
   std::error_code error;
   const std::string folder = stdfs::path(path).has_parent_path() ? stdfs::path(path).parent_path().string() : ".";
   if (!path.empty() && access(folder.c_str(), W_OK) != 0) return ErrnoError(errno, "cannot write into " + folder);
   if (path.empty() || !stdfs::exists(path, error)) return {};
+  if (stdfs::exists(admission::Credentials::FolderOf(config.data) + "/node.pem", error)) return {};
   return MakeError(ErrorCode::kAlreadyExists,
                    path + " exists already: name a new file for the authority's key, or move that one away");
 }
@@ -235,6 +232,13 @@ Status Complete(Config& config, const ClusterSettings& settings) {
   CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   return CheckTexts(config);
+}
+
+// Before the token is used up. A node that serves the names is asked only by those that have a certificate.
+Status ReachEtcd(const Config& config) {
+  if (kvnet::StoreAddress::KindOf(config.metadata) != kvnet::StoreAddress::Kind::kEtcd) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const auto store, ClusterStore::OpenForCommand(config));
+  return ReachMetadata(store->store(), config);
 }
 
 // Makes the data directory of a host that joins with a token, unless it is there. Returns its uuid, the node's id.
@@ -256,6 +260,7 @@ Result<SetupResult> JoinWithToken(const SetupOptions& options, const std::string
     config.metadata = welcome.metadata;
     CAIRNFS_ASSIGN_OR_RETURN(const ClusterSettings settings, ClusterSettings::Decode(welcome.settings));
     CAIRNFS_RETURN_IF_ERROR(Complete(config, settings));
+    CAIRNFS_RETURN_IF_ERROR(ReachEtcd(config));
     CAIRNFS_ASSIGN_OR_RETURN(node, MakeJoiningNode(config, filesystem));
     CAIRNFS_ASSIGN_OR_RETURN(key, admission::MakeKey());
     CAIRNFS_ASSIGN_OR_RETURN(std::string request, admission::MakeRequest(key));
@@ -276,12 +281,25 @@ ClusterSettings SettingsOf(const Config& config) {
           config.out_after_ms, config.trusted_network};
 }
 
-Error ExplainUnreachable(const Error& error, const std::string& url) {
+Status CheckStoreIsFree(kv::KvStore& store, const Config& config) {
+  auto existing = ReadCluster(store);
+  if (existing.ok()) {
+    return MakeError(
+        ErrorCode::kAlreadyExists,
+        fmt::format("there is a filesystem at {} already ({}): join it with cairnfs cluster join {}, or give "
+                    "another prefix or directory",
+                    MetadataUrl(config), ToHex(existing->header.uuid), MetadataUrl(config)));
+  }
+  if (existing.error().code == ErrorCode::kNotFound) return {};
+  return existing.error().WithContext("cannot read the cluster's metadata at " + MetadataUrl(config));
+}
+
+Error ExplainUnreachable(const Error& error, const Config& config) {
+  const std::string url = MetadataUrl(config);
   Error explained = error.WithContext("cannot read the cluster's metadata at " + url);
   const bool is_node = kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode;
   if (error.code == ErrorCode::kUnavailable) {
-    explained.message += is_node ? "; the host that serves it must be mounted, and its serve_metadata address be given"
-                                 : "; is etcd running, and can this host reach it?";
+    explained.message += WhatIsToBeDone(config, is_node);
   } else if (error.code == ErrorCode::kNotSupported && is_node) {
     explained.code = ErrorCode::kInvalidArgument;  // no damage: the address is wrong
     explained.message +=
@@ -411,7 +429,7 @@ Status CheckPrefix(ClusterStore& store, const Config& config) {
 }
 
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem) {
-  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory));
+  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory, config));
   CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(directory, config, filesystem));
   if (directory.filesystem() == filesystem) return {};
   return directory.JoinFilesystem(filesystem);
@@ -431,21 +449,22 @@ Status MakeNode(DataDirectory& directory, const Config& config, const std::strin
 Result<SetupResult> InitCluster(const SetupOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(CheckFileIsFree(options.file, options.overwrite));
   Config config = options.config;
-  CAIRNFS_RETURN_IF_ERROR(CheckIsNoFile(options.authority_out));
   CAIRNFS_RETURN_IF_ERROR(ChooseServed(config));
   if (config.HasCertificates()) CAIRNFS_RETURN_IF_ERROR(ChooseServeJoin(config));
   CAIRNFS_RETURN_IF_ERROR(CheckCluster(config));
   CAIRNFS_RETURN_IF_ERROR(CheckAddresses(config));
   CAIRNFS_RETURN_IF_ERROR(MakePathsAbsolute(config));
   CAIRNFS_RETURN_IF_ERROR(CheckTexts(config));
+  CAIRNFS_RETURN_IF_ERROR(CheckAuthorityOut(options.authority_out, config));
   std::error_code error;
   const bool is_written = stdfs::exists(options.file, error);
   CAIRNFS_ASSIGN_OR_RETURN(const std::optional<ClusterIdentity> brought, BringAlong(config, is_written));
   auto made = brought                         ? Result<ClusterIdentity>(*brought)
-              : config.serve_metadata.empty() ? MakeRemoteCluster(config, options.authority_out)
+              : config.serve_metadata.empty() ? MakeRemoteCluster(config)
                                               : MakeServedCluster(config, options.authority_out);
   CAIRNFS_ASSIGN_OR_RETURN(const ClusterIdentity identity, std::move(made));
   if (brought && config.HasCertificates()) CAIRNFS_RETURN_IF_ERROR(FoundGrown(config, identity, options.authority_out));
+  init_founded.Pass();
   CAIRNFS_RETURN_IF_ERROR(WriteConfig(options.file, config, "init"));
   const std::string& join_address = config.HasCertificates()        ? config.serve_join
                                     : config.serve_metadata.empty() ? config.metadata
@@ -459,7 +478,7 @@ Result<SetupResult> JoinCluster(const SetupOptions& options, const std::string& 
   Config config = options.config;
   CAIRNFS_ASSIGN_OR_RETURN(config.metadata, MetadataOfAddress(address));
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::OpenForCommand(config));
-  CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config.metadata));
+  CAIRNFS_RETURN_IF_ERROR(ReachMetadata(store->store(), config));
   auto identity = ReadCluster(store->store());
   if (!identity.ok() && identity.error().code == ErrorCode::kNotFound) {
     return MakeError(ErrorCode::kNotFound, fmt::format("there is no filesystem at {} yet: make it on the first host, "

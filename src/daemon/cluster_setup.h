@@ -25,15 +25,17 @@ struct ClusterIdentity {
 
 ClusterSettings SettingsOf(const Config& config);  // those that it would make a cluster with
 
-// Explains the failure of a first read of the store at `url`, and says what would be right. kInvalidArgument: a server
+// Explains the failure of a first read of the metadata, and says what would be right. kInvalidArgument: a server
 // answers there, and serves no metadata.
-Error ExplainUnreachable(const Error& error, const std::string& url);
+Error ExplainUnreachable(const Error& error, const Config& config);
 
 // The namespace of a cluster; `store` outlives it.
 std::unique_ptr<meta::Namespace> MakeSharedNamespace(kv::KvStore& store);
 
 // kNotFound: there is no filesystem in the store.
 Result<ClusterIdentity> ReadCluster(kv::KvStore& store);
+// kAlreadyExists: there is one.
+Status CheckStoreIsFree(kv::KvStore& store, const Config& config);
 // Makes the filesystem, with these settings, unless it is there. Hosts that do so at once agree on one filesystem, with
 // the settings of one of them.
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config);

@@ -153,7 +153,7 @@ Status ClusterVolume::ReachMetadata() const {
                  std::min(config_.metadata_wait_ms, kStartWaitMs) / 1000, reached.error().message);
     reached = try_for(kStartWaitMs);
   }
-  return reached.ok() ? reached : ExplainUnreachable(reached.error(), MetadataUrl(config_));
+  return reached.ok() ? reached : ExplainUnreachable(reached.error(), config_);
 }
 
 // Finds to which filesystem the directory belongs, and opens its own disk.

@@ -18,6 +18,7 @@
 #include "daemon/dedup.h"
 #include "daemon/preflight.h"
 #include "daemon/storage.h"
+#include "daemon/volume.h"
 #include "kv/hosted_store.h"
 #include "kv/local_store.h"
 #include "meta/dump.h"
@@ -28,6 +29,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
+Failpoint grow_made("grow.made", Failpoint::Kind::kKill);
 Failpoint grow_loaded("grow.loaded", Failpoint::Kind::kKill);
 Failpoint grow_noted("grow.noted", Failpoint::Kind::kKill);
 Failpoint grow_decided("grow.decided", Failpoint::Kind::kKill);
@@ -167,11 +169,11 @@ Status GrowHere(DataDirectory& directory, const Config& config) {
   return directory.JoinFilesystem(directory.uuid());
 }
 
-Status GrowElsewhere(DataDirectory& directory, const Config& config) {
+Status GrowElsewhere(DataDirectory& directory, const Config& config, bool holds_files) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto opened, ClusterStore::OpenForCommand(config));
   kv::SharedKvStore& store = opened->store();
   const auto reached = store.Get({}, meta::HeaderKey());
-  if (!reached.ok()) return ExplainUnreachable(reached.error(), config.metadata);
+  if (!reached.ok()) return ExplainUnreachable(reached.error(), config);
   CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*opened, config));
   std::optional<Alone> alone;
   CAIRNFS_ASSIGN_OR_RETURN(alone, OpenAlone(directory, config));
@@ -186,14 +188,35 @@ Status GrowElsewhere(DataDirectory& directory, const Config& config) {
   CAIRNFS_RETURN_IF_ERROR(CopyNames(*alone->names, loader));
   CAIRNFS_RETURN_IF_ERROR(alone->storage->OpenChunks(Storage::Purpose::kMount));
   CAIRNFS_RETURN_IF_ERROR(WriteHolderLists(*alone->storage, *cluster::NodeId::FromHex(directory.uuid())));
+  std::vector<kv::KvWrite> last = SettingsToPut(config);
+  if (!holds_files) last.push_back({meta::HeaderKey(), alone->header.Encode()});  // no chunk lacks copies
   alone.reset();
   grow_loaded.Pass();
   CAIRNFS_RETURN_IF_ERROR(directory.NoteGrowing(config.metadata));
   grow_noted.Pass();
-  const Status finished = loader.Finish({}, SettingsToPut(config));
+  const Status finished = loader.Finish({}, last);
   if (!finished.ok()) return finished.error().WithContext("bringing the names to " + config.metadata + "; call again");
   grow_decided.Pass();
   return directory.JoinFilesystem(directory.uuid());
+}
+
+// A host alone without files, so that what a first host without any begins is like all else: the names in the store are
+// this directory's, by its uuid, which nobody else has.
+Status MakeAlone(const Config& config) {
+  {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto opened, ClusterStore::OpenForCommand(config));
+    const auto reached = opened->store().Get({}, meta::HeaderKey());
+    if (!reached.ok()) return ExplainUnreachable(reached.error(), config);
+    CAIRNFS_ASSIGN_OR_RETURN(const auto left, opened->store().Get({}, meta::LoadMarkKey()));  // begun, and not ended
+    if (!left) CAIRNFS_RETURN_IF_ERROR(CheckStoreIsFree(opened->store(), config));
+    CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*opened, config));
+  }
+  CAIRNFS_RETURN_IF_ERROR(RaiseFileLimit(config));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto directory, DataDirectory::Open({config.data, true, "preparing"}));
+  CAIRNFS_RETURN_IF_ERROR(Volume::Open(*directory, config));
+  directory->lock().MarkClean();
+  grow_made.Pass();
+  return {};
 }
 
 // The cluster that the directory is of, where its settings are those of the configuration.
@@ -212,15 +235,20 @@ Result<std::optional<ClusterIdentity>> FindMade(const DataDirectory& directory, 
 }  // namespace
 
 // First no load may end any more; then what the store says is final.
-Status SettleGrowth(DataDirectory& directory) {
+Status SettleGrowth(DataDirectory& directory, const Config& given) {
   if (directory.growing().empty()) return {};
   const std::string metadata = directory.growing();
   Config config;
   config.metadata = metadata;
+  config.tls_ca = given.tls_ca;
+  config.tls_certificate = given.tls_certificate;
+  config.tls_key = given.tls_key;
   auto ask = [&]() -> Result<bool> {
     CAIRNFS_ASSIGN_OR_RETURN(const auto opened, ClusterStore::OpenForCommand(config));
     const Status stopped = meta::StopLoading({}, opened->store());
-    if (!stopped.ok() && stopped.error().code != ErrorCode::kConflict) return stopped.error();
+    if (!stopped.ok() && stopped.error().code != ErrorCode::kConflict) {
+      return ExplainUnreachable(stopped.error(), config);
+    }
     CAIRNFS_ASSIGN_OR_RETURN(const auto settings, opened->store().Get({}, SettingsKey()));
     CAIRNFS_ASSIGN_OR_RETURN(const auto header, opened->store().Get({}, meta::HeaderKey()));
     if (!settings || !header) return false;
@@ -241,21 +269,29 @@ Status SettleGrowth(DataDirectory& directory) {
 
 Result<std::optional<ClusterIdentity>> BringAlong(const Config& config, bool is_written) {
   std::error_code error;
-  if (!stdfs::exists(config.data + "/format", error)) return std::optional<ClusterIdentity>();
+  // The authority's key lies in the data directory, so that directory alone can end what an init with certificates
+  // began.
+  const bool begins_alone = config.HasCertificates() && config.serve_metadata.empty();
+  if (!stdfs::exists(config.data + "/format", error)) {
+    if (!begins_alone) return std::optional<ClusterIdentity>();
+    CAIRNFS_RETURN_IF_ERROR(MakeAlone(config));
+  }
   auto opened = DataDirectory::Open({config.data, false, "preparing"});
   // A directory of another user cannot be looked at before the daemon runs as that user.
-  if (!opened.ok() && opened.error().code == ErrorCode::kPermission) return std::optional<ClusterIdentity>();
+  if (!opened.ok() && opened.error().code == ErrorCode::kPermission && !begins_alone) {
+    return std::optional<ClusterIdentity>();
+  }
   if (!opened.ok()) return opened.error();
   DataDirectory& directory = **opened;
-  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory));
+  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory, config));
   if (directory.filesystem().empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(const bool holds_files, HoldsFiles(directory, config));
     if (!holds_files && !config.serve_metadata.empty()) {
       CAIRNFS_RETURN_IF_ERROR(RemoveFolder(directory.shared_path()));  // of an init that was cut short
     }
-    if (!holds_files) return std::optional<ClusterIdentity>();
+    if (!holds_files && !begins_alone) return std::optional<ClusterIdentity>();
     CAIRNFS_RETURN_IF_ERROR(RaiseFileLimit(config));
-    CAIRNFS_RETURN_IF_ERROR(config.serve_metadata.empty() ? GrowElsewhere(directory, config)
+    CAIRNFS_RETURN_IF_ERROR(config.serve_metadata.empty() ? GrowElsewhere(directory, config, holds_files)
                                                           : GrowHere(directory, config));
     grow_joined.Pass();
   } else if (is_written) {

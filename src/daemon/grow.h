@@ -17,11 +17,14 @@ namespace cairnfs::daemon {
 
 // Finds out from the store how a growing ended that was cut short, and makes it so: the directory is that of a host
 // alone or of a cluster then. Does nothing where none was. kUnavailable: the store does not answer.
-Status SettleGrowth(DataDirectory& directory);
+// `given` has the files for an etcd that asks for TLS.
+Status SettleGrowth(DataDirectory& directory, const Config& given);
 
 // For `cairnfs cluster init`, with the configuration that it is to write. nullopt: there is nothing to bring along: no
 // data directory, one without files, or one that is another cluster's. Else the cluster, made of a host alone with
-// files; or by an init before this one, with the same settings, which wrote no configuration (`is_written`).
+// files; or by an init before this one, with the same settings, which wrote no configuration (`is_written`). Where the
+// names go elsewhere and nodes have certificates, a host alone is made first where there is none: so all that can be
+// cut short is this.
 Result<std::optional<ClusterIdentity>> BringAlong(const Config& config, bool is_written);
 
 }  // namespace cairnfs::daemon

@@ -30,7 +30,7 @@ namespace stdfs = std::filesystem;
 Result<std::unique_ptr<ClusterStore>> OpenRemote(const Config& config) {
   CAIRNFS_ASSIGN_OR_RETURN(auto store, ClusterStore::OpenForCommand(config));
   const auto header = store->store().Get({}, meta::HeaderKey());
-  if (!header.ok()) return ExplainUnreachable(header.error(), config.metadata);
+  if (!header.ok()) return ExplainUnreachable(header.error(), config);
   return store;
 }
 

@@ -42,7 +42,7 @@ Result<std::unique_ptr<AnyVolume>> OpenVolume(DataDirectory& directory, const Co
 }
 
 Status Volume::OpenParts(Purpose purpose) {
-  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory_));
+  CAIRNFS_RETURN_IF_ERROR(SettleGrowth(directory_, config_));
   if (!directory_.filesystem().empty()) {
     return MakeError(
         ErrorCode::kInvalidArgument,

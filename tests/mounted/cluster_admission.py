@@ -227,13 +227,16 @@ def in_an_etcd_of_its_own(world, scratch):
                 "--cert-file", at("server.pem"), "--key-file", at("server.key"), stdout=log, stderr=log)
         one, other = cluster.hosts
         try:
-            code, text = refusal(one, "cluster", "init", "--metadata", cluster.etcd_url, *one._own_options())
-            assert code == 3, (code, text)
+            wait_until(lambda: "that etcd speaks TLS" in refusal(one, "cluster", "init", "--metadata", cluster.etcd_url,
+                                                                 *one._own_options())[1], 60, "the etcd asks for TLS")
             wait_until(lambda: inited(one, cluster.etcd_url, files), 60, "the etcd answers")
             one._add_options()
             one.mount()
-            other.cairnfs("cluster", "join", f"{one.ip}:{JOIN_PORT}", "--token", one.token(), *files,
-                          *other._own_options())
+            token = one.token()
+            # Refused in words, and the token is still good.
+            code, text = refusal(other, *join_words(other, token, f"{one.ip}:{JOIN_PORT}"))
+            assert code == 3 and "that etcd speaks TLS: give its authority" in text, (code, text)
+            other.cairnfs("cluster", "join", f"{one.ip}:{JOIN_PORT}", "--token", token, *files, *other._own_options())
             other._add_options()
             other.mount()
             content = world.content(2 * MIB)

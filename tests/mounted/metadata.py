@@ -118,6 +118,65 @@ def a_host_alone_grows(store):
         return ", ".join(seen)
 
 
+def kill_inits(one, two, words, steps):
+    """One is killed at each of the steps; once it is decided whose the etcd is, two cannot have it."""
+    for step in steps:
+        code, said = call(one, *words, CAIRNFS_FAILPOINTS=step + "=kill")
+        assert code == -9 and not os.path.exists(one.config), (step, code, said)
+        if step in ("grow.made", "grow.loaded", "grow.noted"):
+            continue
+        code, said = call(two, *init_words(two))
+        assert code == 1 and "there is a filesystem at" in said, (step, code, said)
+        assert not os.path.exists(two.data) and not os.path.exists(two.config), step
+
+
+def an_init_is_ended_by_its_own_directory():
+    """Killed at each step, with the names in an etcd; a stranger's init there takes nothing over."""
+    for steps in (["grow.joined"], ["grow.made", "grow.loaded", "grow.noted", "grow.decided", "grow.founded"]):
+        with Scratch() as scratch, Cluster(scratch, hosts=2, metadata="etcd", options=OPTIONS) as cluster:
+            cluster.start_etcd()
+            one, two = cluster.hosts
+            authority = os.path.join(scratch.path, "authority.pem")
+            words = [*init_words(one), "--ca-out", authority]
+            kill_inits(one, two, words, steps)
+            other_words = init_words(one)
+            other_words[other_words.index("--copies") + 1] = "1"
+            code, said = call(one, *other_words)
+            assert code == 1 and "the same call finishes it" in said, (code, said)
+            assert os.path.exists(authority) == ("grow.founded" in steps)
+            code, said = call(one, *words)
+            assert code == 0 and os.path.exists(authority), (code, said)
+            one._add_options()
+            one.mount()
+            two.join()
+            two.mount()
+            cluster.wait_for_states({host.name: "up" for host in cluster.hosts})
+            content = os.urandom(MIB)
+            write(two.path("file"), content)
+            assert read(one.path("file")) == content
+            cluster.stop()
+
+
+def an_init_that_another_one_overtook_is_no_cluster():
+    """It was cut short before it was decided, and another host made its own cluster there."""
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata="etcd", options=OPTIONS) as cluster:
+        cluster.start_etcd()
+        one, two = cluster.hosts
+        assert call(one, *init_words(one), CAIRNFS_FAILPOINTS="grow.noted=kill")[0] == -9
+        two.init()
+        two.mount()
+        os.mkdir(two.path("of the other one"))
+        code, said = call(one, *init_words(one))
+        assert code == 1 and "is not empty" in said, (code, said)
+        assert not os.path.exists(one.config) and not os.path.exists(os.path.join(one.data, "tls", "issuer.pem"))
+        mount_alone(one)
+        assert os.listdir(one.mount_point) == []
+        one.umount()
+        assert os.listdir(two.mount_point) == ["of the other one"]
+        assert len(two.node_list()) == 1
+        two.umount()
+
+
 class Moving(Cluster):
     """A cluster whose names move: between the first host and prefixes of one etcd."""
 
@@ -372,7 +431,8 @@ def what_cannot_be_loaded_changes_nothing():
 SEED = seed_from_arguments()
 CASES = [on(store, case) for case in (a_host_alone_grows, a_dump_while_all_save_is_of_one_moment)
          for store in stores_of(SEED)]
-CASES += [the_host_with_the_names_is_lost, a_held_dump_stays_whole, what_cannot_be_loaded_changes_nothing]
+CASES += [an_init_is_ended_by_its_own_directory, an_init_that_another_one_overtook_is_no_cluster,
+          the_host_with_the_names_is_lost, a_held_dump_stays_whole, what_cannot_be_loaded_changes_nothing]
 
 if __name__ == "__main__":
     sys.exit(run_cases(CASES))

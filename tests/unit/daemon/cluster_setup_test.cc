@@ -176,6 +176,37 @@ TEST_F(ClusterSetupTest, InitSaysThatTheStoreHoldsTheFilesystemOfTheDirectory) {
   EXPECT_TRUE(made.error().message.starts_with("there is a filesystem at")) << made.error().message;
 }
 
+// So nobody else can end such an init, and it may be called again.
+TEST_F(ClusterSetupTest, WithCertificatesTheFilesystemElsewhereHasTheIdOfTheDirectory) {
+  auto engine = kv::OpenMemoryEngine();
+  auto store = kv::HostedStore::Open(*engine);
+  ASSERT_TRUE(store.ok());
+  auto server = kvnet::KvServer::Start(**store, "127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  options_.config.metadata = "node:" + (*server)->address();
+  options_.config.trusted_network.clear();
+  auto made = InitCluster(options_);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const auto uuid = DataDirectory::ReadUuid(options_.config.data);
+  ASSERT_TRUE(uuid.ok());
+  EXPECT_EQ(made->filesystem, *uuid);
+  auto identity = ReadCluster(**store);
+  ASSERT_TRUE(identity.ok()) << identity.error().message;
+  EXPECT_FALSE(identity->settings_were_changed);
+  // As when it was killed before the configuration was written.
+  stdfs::remove(options_.file);
+  made = InitCluster(options_);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made->filesystem, *uuid);
+  // From another directory it is another host's.
+  options_.config.data = folder_ + "/other";
+  options_.file = folder_ + "/other.toml";
+  made = InitCluster(options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kAlreadyExists);
+  EXPECT_FALSE(stdfs::exists(options_.config.data));
+}
+
 TEST_F(ClusterSetupTest, SharedMetadataThatIsGoneIsDamage) {
   ASSERT_TRUE(InitCluster(options_).ok());
   Config config;
