@@ -251,6 +251,8 @@ void AddMount(CLI::App& app, MountCommands& commands, int& exit_code) {
       app.add_subcommand("umount", "unmount; returns when everything is durable and the daemon ended");
   umount_command->add_option("DIR", umount.mount_point, "the mount point")->required();
   umount_command->add_flag("--lazy,-l", umount.lazy, "detach now, also when files are open; does not wait");
+  umount_command->add_flag("--unguard", umount.unguard,
+                           "let the directory be written into again; also where nothing is mounted");
   umount_command->callback([&] { exit_code = RunUmount(commands.umount); });
 }
 

@@ -72,12 +72,15 @@ int Main(int argc, char** argv) {
   daemon::RunOptions options;
   options.ready_fd = arguments.ready_fd;
   options.background = arguments.ready_fd >= 0;
-  if (auto dropped = daemon::DropPrivileges(argv); !dropped.ok()) {
+  // First, because it says whether the mount point is to be guarded, which takes a right of its own.
+  const Status configured = Configure(arguments, options.config);
+  const auto guarding = options.config.guard ? daemon::Guarding::kYes : daemon::Guarding::kNo;
+  if (auto dropped = daemon::DropPrivileges(argv, guarding); !dropped.ok()) {
     spdlog::error("{}", dropped.error().message);
     daemon::Notifier(arguments.ready_fd).Failed(dropped.error(), daemon::kExitFailed);
     return daemon::kExitFailed;
   }
-  if (auto configured = Configure(arguments, options.config); !configured.ok()) {
+  if (!configured.ok()) {
     spdlog::error("{}", configured.error().message);
     // This exit code also for a file that is missing or closed to the daemon.
     daemon::Notifier(arguments.ready_fd).Failed(configured.error(), daemon::kExitUsage);

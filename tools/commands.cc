@@ -207,6 +207,10 @@ int RunMount(const MountCommand& command) {
 
 int RunUmount(const UmountCommand& command) {
   auto mount = LocateMount(command.mount_point);
+  if (!mount.ok() && command.unguard) {  // nothing is mounted there
+    const Status unguarded = fuse::Unguard(command.mount_point);
+    return unguarded.ok() ? int{daemon::kExitDone} : Fail(unguarded.error());
+  }
   if (!mount.ok()) return Fail(mount.error());
   if (!NamesMountPoint(command.mount_point, mount->mount_point)) {
     return Fail(MakeError(ErrorCode::kUnavailable,
@@ -228,6 +232,8 @@ int RunUmount(const UmountCommand& command) {
           fuse::Unmount(mount->mount_point, command.lazy ? fuse::Unmounting::kLazily : fuse::Unmounting::kUnlessBusy);
       !unmounted.ok())
     return Fail(unmounted.error());
+  const Status unguarded = command.unguard ? fuse::Unguard(mount->mount_point) : Status();
+  if (!unguarded.ok()) fmt::print(stderr, "cairnfs: {}\n", unguarded.error().message);
   if (!last_end.empty()) {
     return Fail(MakeError(
         ErrorCode::kFailed,
@@ -235,7 +241,8 @@ int RunUmount(const UmountCommand& command) {
                     "covered may be lost",
                     mount->source, last_end)));
   }
-  return command.lazy ? int{daemon::kExitDone} : WaitAndTellEnd(pid, *mount);
+  const int ended = command.lazy ? int{daemon::kExitDone} : WaitAndTellEnd(pid, *mount);
+  return ended == daemon::kExitDone && !unguarded.ok() ? daemon::ExitCodeOf(unguarded.error()) : ended;
 }
 
 int RunStatus(const StatusCommand& command) {

@@ -16,7 +16,7 @@ struct MountCommand {
 };
 struct UmountCommand {
   std::string mount_point;
-  bool lazy = false;
+  bool lazy = false, unguard = false;
 };
 struct StatusCommand {
   Target target;

@@ -49,6 +49,7 @@ struct Config {
 
   bool allow_other = true;
   bool read_only = false;
+  bool guard = false;                      // nobody can write into the directory below the mount
   std::vector<std::string> mount_options;  // words for the kernel: noexec, suid, dev, ...; "ro" becomes read_only
 
   bool direct_io = true;

@@ -156,6 +156,7 @@ const std::vector<ConfigKey>& Table() {
       {"collect_delay", Kind::kDuration, &Config::collect_delay_ms, 0, kDayMs},
       {"allow_other", Kind::kFlag, &Config::allow_other},
       {"read_only", Kind::kFlag, &Config::read_only},
+      {"guard", Kind::kFlag, &Config::guard},
       {"mount_options", Kind::kWords, &Config::mount_options},
       {"direct_io", Kind::kFlag, &Config::direct_io},
       {"io_uring", Kind::kFlag, &Config::io_uring},

@@ -261,6 +261,7 @@ fuse::MountOptions Daemon::MountOptions() const {
   options.mount_point = config_.mount_point;
   options.allow_other = config_.allow_other;
   options.read_only = config_.read_only;
+  options.guard = config_.guard;
   options.kernel_options = config_.mount_options;
   options.receive_threads = static_cast<unsigned>(config_.receive_threads);
   options.max_background = static_cast<unsigned>(config_.max_background);

@@ -17,8 +17,8 @@ namespace {
 // user; for seeing whether a process that waits is being killed.
 constexpr std::array kKept = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_SYS_PTRACE};
 
-constexpr uint64_t KeptSet() {
-  uint64_t set = 0;
+uint64_t SetOf(Guarding guarding) {
+  uint64_t set = guarding == Guarding::kYes ? uint64_t{1} << CAP_LINUX_IMMUTABLE : 0;
   for (int capability : kKept) set |= uint64_t{1} << capability;
   return set;
 }
@@ -31,15 +31,15 @@ struct Capabilities {
   bool Write() { return syscall(SYS_capset, &header, halves.data()) == 0; }
 };
 
-bool IsExcess(int capability) {
-  return (KeptSet() >> capability & 1) == 0 && prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 1;
+bool IsExcess(uint64_t kept, int capability) {
+  return (kept >> capability & 1) == 0 && prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 1;
 }
 
 // True when there was something to give up.
-Result<bool> LeaveBoundingSet() {
+Result<bool> LeaveBoundingSet(uint64_t kept) {
   bool is_left = false;
   for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
-    if (!IsExcess(capability)) continue;
+    if (!IsExcess(kept, capability)) continue;
     if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return ErrnoError(errno, "cannot give up capabilities");
     is_left = true;
   }
@@ -55,18 +55,19 @@ Status Restart(char** argv) {
 
 }  // namespace
 
-Status DropPrivileges(char** argv) {
+Status DropPrivileges(char** argv, Guarding guarding) {
   if (geteuid() != 0) return {};
+  const uint64_t kept_set = SetOf(guarding);
   bool is_less = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoError(errno, "cannot set no_new_privs");
   Capabilities capabilities;
   if (!capabilities.Read()) return ErrnoError(errno, "cannot read the capabilities");
   if ((capabilities.halves[0].effective >> CAP_SETPCAP & 1) != 0) {
-    CAIRNFS_ASSIGN_OR_RETURN(const bool is_left, LeaveBoundingSet());
+    CAIRNFS_ASSIGN_OR_RETURN(const bool is_left, LeaveBoundingSet(kept_set));
     is_less |= is_left;
   }
   for (size_t half = 0; half < capabilities.halves.size(); ++half) {
-    const auto kept = static_cast<uint32_t>(KeptSet() >> (32 * half));
+    const auto kept = static_cast<uint32_t>(kept_set >> (32 * half));
     __user_cap_data_struct& sets = capabilities.halves[half];
     is_less |= ((sets.permitted | sets.inheritable) & ~kept) != 0;
     sets.effective &= kept;

@@ -175,6 +175,14 @@ Status Server::Check(const MountOptions& options) {
 Result<std::unique_ptr<Device>> Device::Mount(const MountOptions& options) {
   CAIRNFS_ASSIGN_OR_RETURN(KernelMountFlags parsed, ParseKernelOptions(options.kernel_options));
   CAIRNFS_ASSIGN_OR_RETURN(std::string mount_point, PrepareMountPoint(options.mount_point));
+  if (options.guard) {
+    const Status guarded = GuardMountPoint(mount_point);
+    if (!guarded.ok() && guarded.error().code == ErrorCode::kNotEmpty) return guarded.error();
+    if (!guarded.ok()) {
+      spdlog::warn("{} is not guarded, and can be written into while nothing is mounted there: {}", mount_point,
+                   guarded.error().message);
+    }
+  }
   if (options.read_only) parsed.flags |= MS_RDONLY;
   if (geteuid() == 0) RaiseRequestLimit();
   auto fd = geteuid() == 0 ? MountAsRoot(options, mount_point, parsed.flags) : MountAsUser(options, mount_point);

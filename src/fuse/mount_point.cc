@@ -2,6 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -44,6 +46,22 @@ bool IsDead(const std::string& path) {
   return statfs(path.c_str(), &answer) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
 }
 
+// Names of some of what is in it, quoted for a terminal.
+std::string SomeOf(DIR* directory) {
+  constexpr int kNamedMax = 3;
+  std::string names;
+  for (int named = 0; dirent* entry = readdir(directory);) {
+    std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    if (++named > kNamedMax) return names + " and more";
+    for (char& c : name) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+    }
+    names += (named == 1 ? "\"" : ", \"") + name + "\"";
+  }
+  return names;
+}
+
 Status CheckIsEmptyDirectory(const std::string& path) {
   struct stat attributes;
   if (stat(path.c_str(), &attributes) != 0) return ErrnoError(errno, "mount point " + path);
@@ -52,20 +70,36 @@ Status CheckIsEmptyDirectory(const std::string& path) {
   }
   DIR* directory = opendir(path.c_str());
   if (directory == nullptr) return ErrnoError(errno, "mount point " + path);
-  std::string found;
-  while (dirent* entry = readdir(directory)) {
-    if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) {
-      found = entry->d_name;
-      break;
-    }
-  }
+  const std::string found = SomeOf(directory);
   closedir(directory);
   if (found.empty()) return {};
-  for (char& c : found) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // for a terminal
+  return MakeError(ErrorCode::kNotEmpty, "mount point " + path + " is not empty (it holds " + found +
+                                             ", which the mount would hide); give an empty directory");
+}
+
+Error ExplainFlags(int error, const std::string& path) {
+  if (error == ENOTTY || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
+    return MakeError(ErrorCode::kNotSupported, "the file system of " + path + " has no flag that forbids changes");
   }
-  return MakeError(ErrorCode::kNotEmpty, "mount point " + path + " is not empty (it holds \"" + found +
-                                             "\", which the mount would hide); give an empty directory");
+  if (error == EPERM || error == EACCES) {
+    return MakeError(ErrorCode::kPermission, "only root may forbid or allow changes of " + path);
+  }
+  return ErrnoError(error, "flags of " + path);
+}
+
+// Whether it was so already.
+enum class Changes { kForbidden, kAllowed };
+Result<bool> SetChanges(const std::string& path, Changes changes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return ErrnoError(errno, path);
+  unsigned flags = 0;
+  bool is_done = ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0;
+  const unsigned wanted = changes == Changes::kForbidden ? flags | FS_IMMUTABLE_FL : flags & ~unsigned{FS_IMMUTABLE_FL};
+  const bool was_so = is_done && wanted == flags;
+  if (is_done && !was_so) is_done = ioctl(fd, FS_IOC_SETFLAGS, &wanted) == 0;
+  const int error = errno;
+  close(fd);
+  return is_done ? Result<bool>(was_so) : ExplainFlags(error, path);
 }
 
 // Whether the file of /proc/PID/fdinfo says so.
@@ -166,6 +200,27 @@ Result<std::string> PrepareMountPoint(const std::string& path) {
   }
   CAIRNFS_RETURN_IF_ERROR(CheckIsEmptyDirectory(*canonical));
   return *canonical;
+}
+
+// What comes into it before the flag is there is found by the look after it.
+Status GuardMountPoint(const std::string& canonical) {
+  CAIRNFS_ASSIGN_OR_RETURN(const bool was_guarded, SetChanges(canonical, Changes::kForbidden));
+  if (was_guarded) return {};
+  Status empty = CheckIsEmptyDirectory(canonical);
+  if (!empty.ok()) CAIRNFS_RETURN_IF_ERROR(SetChanges(canonical, Changes::kAllowed));
+  if (empty.ok()) spdlog::info("{} is guarded: nobody can write into it while nothing is mounted there", canonical);
+  return empty;
+}
+
+Status Unguard(const std::string& mount_point) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::string canonical, CanonicalMountPoint(mount_point));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto mounts, ReadMountInfo());
+  if (TopmostAt(mounts, canonical)) {
+    return MakeError(ErrorCode::kBusy, "something is mounted at " + canonical + "; unmount it first");
+  }
+  const auto allowed = SetChanges(canonical, Changes::kAllowed);
+  const bool is_allowed = allowed.ok() || allowed.error().code == ErrorCode::kNotSupported;
+  return is_allowed ? Status() : Status(allowed.error());
 }
 
 Status UnmountAt(const std::string& canonical, Unmounting how) {

@@ -15,6 +15,11 @@ Result<std::string> CanonicalMountPoint(const std::string& path);
 // way, with a warning. Errors as Server::Mount lists them.
 Result<std::string> PrepareMountPoint(const std::string& path);
 
+// Makes the empty directory immutable, so that nobody, root neither, writes into it while nothing is mounted there: a
+// trainer that goes on after an unmount gets EPERM. It stays so after the mount. kNotEmpty, with nothing changed;
+// kPermission; kNotSupported: its file system knows no such flag. REQUIRES: PrepareMountPoint has returned `canonical`.
+Status GuardMountPoint(const std::string& canonical);
+
 // "PID (name)" of a few other processes that use the mount: with a working directory, root or open file below
 // `mount_point`, or (kWriting) with a file there that is open for writing. Best effort: an unprivileged process sees
 // only processes of its own user.

@@ -23,6 +23,7 @@ struct MountOptions {
   std::string source = "cairnfs";  // first column of /proc/mounts
   bool allow_other = true;         // falls back to false with a warning when an unprivileged mount may not
   bool read_only = false;
+  bool guard = false;  // the directory below the mount becomes immutable, and stays so (GuardMountPoint)
   std::vector<std::string> kernel_options;  // further -o words, on top of nosuid and nodev (suid, noexec, ...)
   unsigned receive_threads = 2;
   unsigned max_background = 64;
@@ -86,6 +87,10 @@ Status RemountAt(const std::string& mount_point, const MountState& state);
 // The mount points, alive or dead, of a data directory under the name by which it was mounted. Copies of the mount in
 // containers are left out.
 std::vector<std::string> MountPointsOf(const std::string& source);
+
+// Lets the directory be changed again that a guarded mount was on. Does nothing where that is allowed already. kBusy:
+// something is mounted there. kPermission.
+Status Unguard(const std::string& mount_point);
 
 // Unmounts a cairnfs mount point. kNotFound when nothing of ours is mounted there, kBusy with the
 // reason, kPermission.

@@ -7,7 +7,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, program, run, run_cases
+from cairnfs_mount import SMALL, Mount, Scratch, await_end, program, run, run_cases
 from refusals import BUSY, NO_DAEMON, PERMISSION, USAGE, call, expect, expect_errno
 
 
@@ -244,8 +244,68 @@ def ro_among_the_words_for_the_kernel_is_read_only():
         mount.umount()
 
 
+def touch(path):
+    with open(path, "wb"):
+        pass
+
+
+def a_guarded_mount_point_takes_nothing_while_nothing_is_mounted():
+    """What a trainer writes after an unmount is refused, root's too; until the guard is taken away."""
+    cairnfs = program("cairnfs")
+    with Scratch() as scratch:
+        mount = Mount(scratch, SMALL + ",guard")
+        touch(mount.path + "/kept")
+        trainer = os.open(mount.path + "/step", os.O_CREAT | os.O_WRONLY)  # while it is at work
+        os.write(trainer, b"begun")
+        run("umount", "-l", mount.path)
+        expect_errno(errno.EPERM, touch, mount.path + "/step-2")
+        expect_errno(errno.EPERM, os.mkdir, mount.path + "/step-3.tmp")
+        expect_errno(errno.EPERM, os.rmdir, mount.path)
+        os.close(trainer)
+        assert await_end(mount.pid), "the daemon does not end"
+        # It stays so, over mounts and a daemon that is killed.
+        for end in (mount.umount, mount.kill):
+            mount.mount()
+            assert sorted(os.listdir(mount.path)) == ["kept", "step"]
+            end()
+            if os.path.ismount(mount.path):
+                run("umount", "-l", mount.path)
+            expect_errno(errno.EPERM, touch, mount.path + "/bare")
+        mount.mount()
+        run(cairnfs, "umount", "--unguard", mount.path)
+        for name in "abcd":
+            touch(f"{mount.path}/{name}")
+        expect(call(*mount.mount_command()), USAGE, 'is not empty (it holds "', "and more, which the mount would hide")
+        for name in "abcd":
+            os.unlink(f"{mount.path}/{name}")  # nothing was guarded
+        # By fstab; and taken away while nothing is mounted.
+        run(program("mount.cairnfs"), mount.data, mount.path, "-o", SMALL + ",guard")
+        run(cairnfs, "umount", mount.path)
+        expect_errno(errno.EPERM, os.rmdir, mount.path)
+        run(cairnfs, "umount", "--unguard", mount.path)
+        run(cairnfs, "umount", "--unguard", mount.path)
+        os.rmdir(mount.path)
+
+
+def a_file_system_without_such_a_flag_is_warned_of():
+    with Scratch() as scratch:
+        below = scratch.directory("ram")
+        run("mount", "-t", "ramfs", "ramfs", below)
+        point = below + "/point"
+        os.mkdir(point)
+        data = scratch.path + "/data"
+        run(program("cairnfs"), "mount", point, "--data", data, "-o", SMALL + ",guard")
+        with open(data + "/cairnfs.log", encoding="utf-8") as log:
+            text = log.read()
+        assert f"{point} is not guarded, and can be written into" in text and "has no flag" in text, text
+        run(program("cairnfs"), "umount", point)
+        touch(point + "/bare")
+        run(program("cairnfs"), "umount", "--unguard", point)
+
+
 def main():
     return run_cases([
+        a_guarded_mount_point_takes_nothing_while_nothing_is_mounted, a_file_system_without_such_a_flag_is_warned_of,
         ro_among_the_words_for_the_kernel_is_read_only, set_group_id_of_a_directory_survives_a_chown,
         noatime_leaves_times_alone, fstab_helper_mounts, mount_8_remounts, read_only_by_a_remount,
         unprivileged_user_mounts, remount_right_after_umount,

@@ -105,6 +105,9 @@ class Scratch:
                 subprocess.run(["umount", "-l", point], check=False, stderr=subprocess.DEVNULL)
             self._detach_loops()
         shutil.rmtree(self.path, ignore_errors=True)
+        if os.path.exists(self.path):  # mount points that were guarded
+            subprocess.run(["chattr", "-R", "-f", "-i", self.path], check=False)
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _kill_daemons(self):
         """Daemons that serve something below this directory, and nobody else's."""
