@@ -10,7 +10,8 @@ import tempfile
 
 BINARIES = {"cairnfs", "cairnfsd", "mount.cairnfs", "mount.fuse.cairnfs"}
 EXPECTED = {"cairnfs.h", "client.h", "libcairnfs_client.so", "control.proto", "cairnfs.toml", "cairnfs.service", "cairnfs@.service",
-            "cairnfs.1", "cairnfsd.8", "mount.cairnfs.8", "cairnfs.toml.5", "without-root.conf"}
+            "cairnfs-join.service", "cairnfs.1", "cairnfsd.8", "mount.cairnfs.8", "cairnfs.toml.5", "without-root.conf"}
+UNITS = ("cairnfs.service", "cairnfs@.service", "cairnfs-join.service")
 PROGRAM = """
 #include <cairnfs/cairnfs.h>
 #include <stdio.h>
@@ -67,6 +68,34 @@ def check_units(files):
         assert lines.index("StartLimitBurst=20") < lines.index("[Service]"), unit
 
 
+def check_joining(tree, files):
+    """A host that boots before its cluster joins it later, and not for ever with a token that is no good. systemd loads
+    the units, and finds what they name."""
+    with open(one(files, "/system/cairnfs-join.service"), encoding="ascii") as file:
+        lines = file.read().splitlines()
+    for line in ("Restart=on-failure", "RestartPreventExitStatus=2 6 7", "StartLimitIntervalSec=0", "Type=oneshot",
+                 "OnSuccess=cairnfs.service", "ConditionPathExists=!/etc/cairnfs/cairnfs.toml"):
+        assert line in lines, line
+    with open(one(files, "/system/cairnfs.service"), encoding="ascii") as file:
+        assert "ConditionPathExists=|!/etc/cairnfs/join.token" in file.read().splitlines()
+    if not shutil.which("systemd-analyze"):
+        print("systemd-analyze was not tried")
+        return
+    folder = tree + "/units"
+    os.mkdir(folder)
+    for unit in UNITS:
+        with open(one(files, "/system/" + unit), encoding="ascii") as file:
+            text = file.read()
+        for program in ("cairnfsd", "cairnfs"):
+            path = one(files, "bin/" + program)
+            text = text.replace("=" + path[len(tree):] + " ", "=" + path + " ")
+        with open(os.path.join(folder, unit), "w", encoding="ascii") as file:
+            file.write(text)
+    names = [os.path.join(folder, unit.replace("@", "@name")) for unit in UNITS]
+    told = run("env", f"SYSTEMD_UNIT_PATH={folder}:", "systemd-analyze", "verify", "--man=no", *names)
+    assert not [line for line in told.splitlines() if "cairnfs" in line], told
+
+
 def check_hardening(build, files):
     """The programs are position-independent and bound as they start; optimised ones check their arrays."""
     listed = json.loads(run("meson", "introspect", "--buildoptions", build))
@@ -118,6 +147,7 @@ def main():
         assert one(files, "control.proto").endswith("/share/cairnfs/control.proto")
         check_header(root, one(files, "/cairnfs.h"))
         check_units(files)
+        check_joining(tree, files)
         check_hardening(build, files)
         check_security(files)
         check_tmpfiles(root, one(files, "/tmpfiles.d/cairnfs.conf"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Three hosts that boot: a systemd each, which runs CairnFS by its installed unit, with metadata on one of them or in etcd.
 
-    CAIRNFS_BIN_DIR=build/tools tests/by_hand/systemd_cluster.py [node] [etcd]
+    CAIRNFS_BIN_DIR=build/tools tests/by_hand/systemd_cluster.py [CASE...]
 
 A host has namespaces of its own (processes, mounts, network, cgroup, names) and, over an overlay of this machine's root,
 what `meson install` put into a folder, with /etc/cairnfs, /etc/systemd, /run and /var/lib/cairnfs of its own. Root only.
@@ -227,6 +227,78 @@ def tell(cluster):
     cluster.assert_same(ids)
 
 
+class JoiningCluster(SystemdCluster):
+    """The first host has made it; of the others only the machines are there."""
+
+    def install_and_join(self, scratch):
+        destination = scratch.directory("destination")
+        run("meson", "install", "-C", os.path.dirname(BIN_DIR), "--no-rebuild", "--strip", "--destdir", destination)
+        for host in self.hosts:
+            host.prepare(destination)
+        first = self.hosts[0]
+        first.boot()
+        first.do("cairnfs", "cluster", "init", "--listen", first.listen, "--name", first.name)
+        self.set_up(first)
+
+    @staticmethod
+    def set_up(host):
+        with open(host.folder + "/own/etc/cairnfs/cairnfs.toml", "a", encoding="ascii") as config:
+            config.writelines(f'{key} = "{value}"\n' for key, value in support.SMALL.items())
+        host.do("systemctl", "enable", "--now", "cairnfs")
+
+
+def a_host_that_boots_first_joins_later():
+    """The cluster cannot be reached at its first boot; another one has a token that was used."""
+    with Scratch("/var/tmp") as scratch, JoiningCluster(scratch, "node") as cluster:
+        first, late, wrong = cluster.hosts
+        try:
+            token = first.do("cairnfs", "cluster", "token").splitlines()[-2]
+            for host in (late, wrong):
+                etc = host.folder + "/own/etc/cairnfs/"
+                with open(etc + "join.env", "w", encoding="ascii") as file:
+                    file.write(f"CAIRNFS_JOIN={first.ip}:{support.JOIN_PORT} --name {host.name}\n")
+                with open(etc + "join.token", "w", encoding="ascii") as file:
+                    file.write(token + "\n")
+                wants = host.folder + "/own/etc/systemd/system/multi-user.target.wants"
+                os.makedirs(wants)
+                for unit in ("cairnfs-join", "cairnfs"):
+                    os.symlink(f"/usr/local/lib/systemd/system/{unit}.service", f"{wants}/{unit}.service")
+            first.set_link(False)
+            late.boot()
+
+            def restarts(host):
+                return int(host.show("NRestarts", unit="cairnfs-join")["NRestarts"])
+            wait_until(lambda: restarts(late) >= 2, 120, "it is tried again")
+            state = late.show("ActiveState", "ConditionResult")
+            assert state == {"ActiveState": "inactive", "ConditionResult": "no"}, state
+            assert not os.path.exists(late.folder + "/own/etc/cairnfs/cairnfs.toml")
+            first.set_link(True)
+            late.wait_active()
+            assert len(late.ids()) == 2, late.ids()
+            first.do("sh", "-c", "echo content > /mnt/cairnfs/file")
+            assert late.do("cat", "/mnt/cairnfs/file") == "content\n"
+            late.do("systemctl", "reboot", "--no-block")
+            late.wait_down()
+            late.boot()
+            late.wait_active()
+            assert late.show("ConditionResult", unit="cairnfs-join")["ConditionResult"] == "no"
+            # A token that was used is tried once.
+            wrong.boot()
+            wait_until(lambda: wrong.show("ActiveState", unit="cairnfs-join")["ActiveState"] == "failed", 60, "it failed")
+            told = wrong.show("NRestarts", "ExecMainStatus", unit="cairnfs-join")
+            assert told == {"NRestarts": "0", "ExecMainStatus": "6"}, told
+            assert wrong.show("ActiveState")["ActiveState"] == "inactive"
+            # What is written while nothing is mounted is refused: the unit guards its mount point.
+            late.service("stop")
+            bare = subprocess.run(late.command("touch", "/mnt/cairnfs/bare"), stderr=subprocess.PIPE, text=True, check=False)
+            assert bare.returncode != 0 and "not permitted" in bare.stderr, bare
+        except BaseException:
+            for host in cluster.hosts:
+                if host.init_pid and os.path.isdir(f"/proc/{host.init_pid}"):
+                    print(host.do("journalctl", "-u", "cairnfs", "-u", "cairnfs-join", "--no-pager", "-n", "40"))
+            raise
+
+
 def on(store):
     def case():
         return story(store)
@@ -235,4 +307,4 @@ def on(store):
 
 
 if __name__ == "__main__":
-    sys.exit(run_cases([on("node"), on("etcd")]))
+    sys.exit(run_cases([on("node"), on("etcd"), a_host_that_boots_first_joins_later]))
