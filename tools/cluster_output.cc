@@ -148,6 +148,7 @@ std::string NodesText(const control::ClusterReply& reply) {
 
 std::string ClusterText(const control::ClusterReply& reply) {
   const Repair repair = Sum(reply);
+  const size_t joined = CountOf(reply, "joined");
   std::string text;
   auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<14}{}\n", name, value); };
   line("filesystem", reply.filesystem());
@@ -156,7 +157,8 @@ std::string ClusterText(const control::ClusterReply& reply) {
                              IsLowered(reply) ? " (min_replicas is lowered)" : ""));
   line("session", reply.session().empty() ? "good" : reply.session());
   line("nodes",
-       fmt::format("{} up, {} down, {} out", CountOf(reply, "up"), CountOf(reply, "down"), CountOf(reply, "out")));
+       fmt::format("{} up, {} down, {} out{}", CountOf(reply, "up"), CountOf(reply, "down"), CountOf(reply, "out"),
+                   joined == 0 ? "" : fmt::format(", {} joined and never mounted", joined)));
   line("copying", FormatSize(repair.unacknowledged_bytes) + " written that lack copies yet");
   line("missing", fmt::format("{} copies of stored chunks", repair.missing_copies));
   line("repair", RepairText(repair));
@@ -174,6 +176,7 @@ std::string ClusterJson(const control::ClusterReply& reply) {
       {"nodes_up", CountOf(reply, "up")},
       {"nodes_down", CountOf(reply, "down")},
       {"nodes_out", CountOf(reply, "out")},
+      {"nodes_joined", CountOf(reply, "joined")},
       {"unacknowledged_bytes", repair.unacknowledged_bytes},
       {"missing_copies", repair.missing_copies},
       {"repair_phase", repair.phase},

@@ -131,34 +131,44 @@ Status MembershipImpl::SetDrain(const NodeId& id, Drain drain) {
 }
 
 Result<MembershipImpl::Leaving> MembershipImpl::ReadLeaving(const NodeId& id) {
-  const std::vector<kv::KvSpan> spans{
-      {KeyOf(MemberKey::kNode, id), "", 0}, {SessionKey(id), "", 0}, {KeyOf(MemberKey::kDrain, id), "", 0}};
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context_, spans));
-  const auto& node = snapshot.ranges[0].entries;
-  const auto& drain = snapshot.ranges[2].entries;
-  if (node.empty()) return NoSuchNode(id);
-  if (!snapshot.ranges[1].entries.empty()) {
-    return MakeError(ErrorCode::kBusy, "node " + id.ToHex() + " is up: unmount it first");
-  }
-  return Leaving{node[0], drain.empty() ? std::nullopt : std::make_optional(drain[0])};
+  const std::vector<kv::KvSpan> spans{{KeyOf(MemberKey::kNode, id), "", 0},
+                                      {SessionKey(id), "", 0},
+                                      {KeyOf(MemberKey::kDrain, id), "", 0},
+                                      {KeyOf(MemberKey::kJoined, id), "", 0}};
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(context_, spans));
+  const auto take = [&](size_t range) {
+    auto& entries = snapshot.ranges[range].entries;
+    return entries.empty() ? std::optional<kv::KvEntry>() : std::make_optional(std::move(entries[0]));
+  };
+  Leaving leaving{take(0), take(2), take(3)};
+  if (!leaving.node && !leaving.joined) return NoSuchNode(id);
+  if (take(1)) return MakeError(ErrorCode::kBusy, "node " + id.ToHex() + " is up: unmount it first");
+  return leaving;
 }
 
 void MembershipImpl::AddRemoval(const NodeId& id, const Leaving& leaving, kv::Transaction& transaction) {
-  transaction.IfRevision(KeyOf(MemberKey::kNode, id), leaving.node.revision);
-  transaction.IfRevision(KeyOf(MemberKey::kDrain, id), leaving.drain ? leaving.drain->revision : 0);
+  const auto compare = [&](MemberKey kind, const std::optional<kv::KvEntry>& entry) {
+    transaction.IfRevision(KeyOf(kind, id), entry ? entry->revision : 0);
+  };
+  compare(MemberKey::kNode, leaving.node);
+  compare(MemberKey::kDrain, leaving.drain);
+  compare(MemberKey::kJoined, leaving.joined);
   transaction.IfAbsent(SessionKey(id));
-  for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain, MemberKey::kPlace}) {
+  for (MemberKey kind : {MemberKey::kNode, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain, MemberKey::kPlace,
+                         MemberKey::kJoined}) {
     transaction.Delete(KeyOf(kind, id));
   }
   transaction.Put(KeyOf(MemberKey::kRemoved, id), "");
 }
 
+// One that joined and was never there has nothing.
 Status MembershipImpl::Remove(const NodeId& id, Removal removal) {
   for (int attempt = 1;; attempt++) {
     CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
     CAIRNFS_ASSIGN_OR_RETURN(const Leaving leaving, ReadLeaving(id));
     const Result<DrainRecord> drained = leaving.drain ? DrainRecord::Decode(leaving.drain->value) : DrainRecord();
-    if (removal == Removal::kDrained && (!drained.ok() || !drained->is_empty)) return NotDrained(id);
+    const bool has_nothing = !leaving.node || (drained.ok() && drained->is_empty);
+    if (removal == Removal::kDrained && !has_nothing) return NotDrained(id);
     kv::Transaction transaction;
     transaction.IfRevision(own.key, own.revision);
     AddRemoval(id, leaving, transaction);
@@ -178,7 +188,8 @@ Status MembershipImpl::Replace(const NodeId& id, PlaceName name) {
       const bool is_done = leaving.error().code == ErrorCode::kNotFound && known.ok() && known->of == id;
       return is_done ? Status() : Status(leaving.error());
     }
-    CAIRNFS_ASSIGN_OR_RETURN(const NodeRecord old, NodeRecord::Decode(leaving->node.value));
+    if (!leaving->node) return NoSuchNode(id);  // it was never there, and has no place
+    CAIRNFS_ASSIGN_OR_RETURN(const NodeRecord old, NodeRecord::Decode(leaving->node->value));
     const PlaceRecord place{id, name == PlaceName::kTaken, old.name, old.domain, old.weight};
     kv::Transaction transaction;
     transaction.IfRevision(own.key, own.revision);

@@ -108,7 +108,7 @@ class Membership {
   // Asynchronous.
   virtual void SetEmpty(bool empty, uint64_t drain) = 0;
   // Removes a node, from any node: kNotFound, kBusy while it is up. kDrained: kInvalidArgument unless it was drained
-  // and has said that it is empty. kLost: what it alone has is lost.
+  // and has said that it is empty, or was never there. kLost: what it alone has is lost.
   enum class Removal { kDrained, kLost };
   virtual Status Remove(const NodeId& id, Removal removal) = 0;
   // This node takes the place of another one, which is removed as one that is lost, in one step: what of this node

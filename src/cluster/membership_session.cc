@@ -81,7 +81,7 @@ Result<uint64_t> MembershipImpl::CommitSession(const OwnKeys& own, kv::LeaseId l
   transaction.IfRevision(Key(MemberKey::kNode), own.node ? own.node->revision : 0);
   transaction.IfAbsent(Key(MemberKey::kRemoved));
   if (!own.node || own.node->value != record) transaction.Put(Key(MemberKey::kNode), record);
-  transaction.Delete(Key(MemberKey::kFull)).Delete(Key(MemberKey::kOut));
+  transaction.Delete(Key(MemberKey::kFull)).Delete(Key(MemberKey::kOut)).Delete(Key(MemberKey::kJoined));
   PutUnderLease(transaction, Key(MemberKey::kSession), SessionRecord{incarnation_, lease, place_}.Encode(), lease);
   return store_.Commit(context_, transaction);
 }

@@ -46,6 +46,7 @@ void NodeTable::Set(const std::string& key, const std::optional<std::string>& va
     case MemberKey::kFull: row.full = value.has_value(); break;
     case MemberKey::kOut: row.out = value.has_value(); break;
     case MemberKey::kRemoved:  // who may not come, and not who is here
+    case MemberKey::kJoined:   // who may, and was never here
     case MemberKey::kPlace:    // its own node record says what follows from it
       break;
     case MemberKey::kDrain:

@@ -125,6 +125,24 @@ Result<PlaceRecord> PlaceRecord::Decode(std::string_view value) {
   return record;
 }
 
+Result<std::vector<NodeInfo>> ReadJoined(const Context& context, kv::KvStore& store) {
+  const std::string prefix = KeyOf(MemberKey::kJoined, {}).substr(0, 2);
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange range, store.Range(context, prefix, kv::PrefixEnd(prefix), 0));
+  std::vector<NodeInfo> joined;
+  for (const kv::KvEntry& entry : range.entries) {
+    const auto parsed = ParseMemberKey(entry.key);
+    const auto record = NodeRecord::Decode(entry.value);
+    if (!parsed || !record.ok()) continue;
+    NodeInfo node;
+    node.id = parsed->id;
+    node.name = record->name;
+    node.address = record->address;
+    node.weight = 0;
+    joined.push_back(std::move(node));
+  }
+  return joined;
+}
+
 std::string KeyOf(MemberKey kind, const NodeId& id) {
   return Encoder().U8(kMembers).U8(static_cast<uint8_t>(kind)).Text(id.AsKey()).Take();
 }
@@ -142,7 +160,8 @@ std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key) {
     case MemberKey::kOut:
     case MemberKey::kRemoved:
     case MemberKey::kDrain:
-    case MemberKey::kPlace: return ParsedMemberKey{kind, *id};
+    case MemberKey::kPlace:
+    case MemberKey::kJoined: return ParsedMemberKey{kind, *id};
   }
   return std::nullopt;
 }

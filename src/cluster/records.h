@@ -7,13 +7,16 @@
 //   M R <node id>   the node was removed, and may not come back by itself
 //   M D <node id>   the node is to give away what it has, and then has nothing
 //   M P <node id>   the node took the place of another one
+//   M J <node id>   node record of one that may come, and was never there
 //
 // All lie in one range, so that one watch tells of all of them in the order in which they happened.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "base/context.h"
 #include "base/result.h"
 #include "cluster/types.h"
 #include "kv/store.h"
@@ -68,6 +71,7 @@ enum class MemberKey : char {
   kDrain = 'D',
   kRemoved = 'R',
   kPlace = 'P',
+  kJoined = 'J',
 };
 
 std::string KeyOf(MemberKey kind, const NodeId& id);
@@ -84,5 +88,8 @@ struct ParsedMemberKey {
   NodeId id;
 };
 std::optional<ParsedMemberKey> ParseMemberKey(std::string_view key);
+
+// Those that joined and have taken no session yet: id, name, address, and weight 0. What does not decode is left out.
+Result<std::vector<NodeInfo>> ReadJoined(const Context& context, kv::KvStore& store);
 
 }  // namespace cairnfs::cluster

@@ -79,7 +79,7 @@ Status ClusterAdmission::Admit(const admission::JoinRequest& request) {
         fmt::format("a node's name and address have {} bytes at most", cluster::kMemberTextBytesMax));
   }
   CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(parts_.store, request.address, request.node, parts_.config.lease_ms));
-  return AllowBack(parts_.store, request.node);
+  return NoteJoined(parts_.store, request.node, {request.name, request.address, "", 0});
 }
 
 void ClusterAdmission::LookAfter(const Context& context) {

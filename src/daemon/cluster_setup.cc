@@ -49,7 +49,8 @@ bool AsksForTls(const Config& config) {
 const char* WhatIsToBeDone(const Config& config, bool is_node) {
   if (is_node) return "; the host that serves it must be mounted, and its serve_metadata address be given";
   if (!AsksForTls(config)) return "; is etcd running, and can this host reach it?";
-  return "; that etcd speaks TLS: give its authority (tls_ca, --tls-ca), and where it asks for certificates this host's "
+  return "; that etcd speaks TLS: give its authority (tls_ca, --tls-ca), and where it asks for certificates this "
+         "host's "
          "(tls_certificate and tls_key)";
 }
 
@@ -274,6 +275,20 @@ Result<SetupResult> JoinWithToken(const SetupOptions& options, const std::string
   return SetupResult{filesystem, address, config};
 }
 
+Result<cluster::NodeId> ParseNode(const std::string& node) {
+  const auto id = cluster::NodeId::FromHex(node);
+  if (!id) return InvalidArgument("\"" + node + "\" is no id of a node");
+  return *id;
+}
+
+// The transaction compares that the node is not up.
+Status CommitUnlessUp(kv::KvStore& store, const std::string& node, const kv::Transaction& transaction) {
+  const auto committed = store.Commit({}, transaction);
+  if (committed.ok()) return {};
+  if (committed.error().code != ErrorCode::kConflict) return committed.error();
+  return MakeError(ErrorCode::kBusy, "node " + node + " is up: unmount it first, or give another data directory");
+}
+
 }  // namespace
 
 ClusterSettings SettingsOf(const Config& config) {
@@ -368,14 +383,21 @@ Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const s
 }
 
 Status AllowBack(kv::KvStore& store, const std::string& node) {
-  const auto id = cluster::NodeId::FromHex(node);
-  if (!id) return InvalidArgument("\"" + node + "\" is no id of a node");
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeId id, ParseNode(node));
   kv::Transaction transaction;
-  transaction.IfAbsent(cluster::SessionKey(*id));
-  auto allowed = store.Commit({}, transaction.Delete(cluster::KeyOf(cluster::MemberKey::kRemoved, *id)));
-  if (allowed.ok()) return {};
-  if (allowed.error().code != ErrorCode::kConflict) return allowed.error();
-  return MakeError(ErrorCode::kBusy, "node " + node + " is up: unmount it first, or give another data directory");
+  transaction.IfAbsent(cluster::SessionKey(id));
+  return CommitUnlessUp(store, node, transaction.Delete(cluster::KeyOf(cluster::MemberKey::kRemoved, id)));
+}
+
+Status NoteJoined(kv::KvStore& store, const std::string& node, const cluster::NodeRecord& record) {
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeId id, ParseNode(node));
+  const std::string node_key = cluster::KeyOf(cluster::MemberKey::kNode, id);
+  CAIRNFS_ASSIGN_OR_RETURN(const auto known, store.Get({}, node_key));
+  kv::Transaction transaction;
+  transaction.IfAbsent(cluster::SessionKey(id)).IfRevision(node_key, known ? known->revision : 0);
+  transaction.Delete(cluster::KeyOf(cluster::MemberKey::kRemoved, id));
+  if (!known) transaction.Put(cluster::KeyOf(cluster::MemberKey::kJoined, id), record.Encode());
+  return CommitUnlessUp(store, node, transaction);
 }
 
 Status CheckAgreement(const ClusterSettings& settings, const Config& config) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "cluster/records.h"
 #include "daemon/cluster_settings.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
@@ -51,6 +52,8 @@ Status CheckPrefix(ClusterStore& store, const Config& config);
 Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const std::string& own_id, uint64_t lease_ms);
 // Lets a node (hex) back that was removed, if it was. kBusy: it is up. kInvalidArgument: that is no id.
 Status AllowBack(kv::KvStore& store, const std::string& node);
+// The same for one that has joined with a token. One that was never there is noted until its first session.
+Status NoteJoined(kv::KvStore& store, const std::string& node, const cluster::NodeRecord& record);
 // Makes a data directory one of this filesystem, or finds that it is. kInvalidArgument: it belongs to another one, or
 // is that of a host alone with files in it. `directory` is locked.
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem);

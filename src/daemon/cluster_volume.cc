@@ -365,6 +365,12 @@ Result<cluster::NodeInfo> ClusterVolume::FindNode(const std::string& node, Among
     if (among == Among::kOthers && info.id == membership_->self()) continue;
     if (IsMeant(node, info.name, info.id)) found.push_back(info);
   }
+  if (among == Among::kAllAndJoined) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto joined, cluster::ReadJoined({}, *fenced_));
+    for (const cluster::NodeInfo& one : joined) {
+      if (view->Find(one.id) == nullptr && IsMeant(node, one.name, one.id)) found.push_back(one);
+    }
+  }
   if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
   if (found.size() == 1) return found.front();
   std::string ids;
@@ -419,7 +425,7 @@ Result<control::NodeReply> ClusterVolume::Drain(const Context& context, const co
 
 Result<control::NodeReply> ClusterVolume::Remove(const control::RemoveNodeRequest& request) {
   using Removal = cluster::Membership::Removal;
-  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node()));
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node(), Among::kAllAndJoined));
   CAIRNFS_RETURN_IF_ERROR(membership_->Remove(node.id, request.lost() ? Removal::kLost : Removal::kDrained));
   return ReplyOf(node.id, node.name);
 }

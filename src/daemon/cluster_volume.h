@@ -75,8 +75,9 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status JoinCluster();
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);
-  // By name or id in hex. kNotFound, kInvalidArgument. kOthers: not this host's own.
-  enum class Among { kAll, kOthers };
+  // By name or id in hex. kNotFound, kInvalidArgument. kOthers: not this host's own. kAllAndJoined: also one that was
+  // never there, of which only id, name and address are told.
+  enum class Among { kAll, kOthers, kAllAndJoined };
   Result<cluster::NodeInfo> FindNode(const std::string& node, Among among = Among::kAll) const;
   std::string OwnName() const;
   Status CheckReplacement(const cluster::NodeInfo& old, const control::ReplaceNodeRequest& request) const;

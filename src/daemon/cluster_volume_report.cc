@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "cluster/epochs.h"
+#include "cluster/records.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_volume.h"
 
@@ -17,6 +19,7 @@ namespace {
 constexpr auto kSpaceReadEvery = std::chrono::seconds(2);
 constexpr auto kUsageWaitMax = std::chrono::seconds(5);
 constexpr const char* kOutText = "out";
+constexpr const char* kJoinedText = "joined";
 
 uint64_t WallClockSeconds() { return static_cast<uint64_t>(Clock::WallTime().seconds); }
 
@@ -35,7 +38,7 @@ fs::FileSystem::Parts::Space SpaceOf(const control::ClusterReply& report) {
   fs::FileSystem::Parts::Space space;
   for (const control::Node& node : report.nodes()) {
     if (!node.has_usage()) {
-      space.has_silent_nodes = space.has_silent_nodes || node.state() != kOutText;
+      space.has_silent_nodes = space.has_silent_nodes || (node.state() != kOutText && node.state() != kJoinedText);
       continue;
     }
     space.missing_copies += node.usage().missing_copies();
@@ -178,9 +181,11 @@ Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
   // Without its session the host knows what it saw last; the store may not answer for long.
   std::map<cluster::NodeId, NodeUsage> usages;
   cluster::EpochState epochs;
+  std::vector<cluster::NodeInfo> joined;
   if (report.session().empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(context, *fenced_));
     CAIRNFS_ASSIGN_OR_RETURN(epochs, cluster::Epochs(*fenced_, *membership_).Read(context));
+    CAIRNFS_ASSIGN_OR_RETURN(joined, cluster::ReadJoined(context, *fenced_));
   }
   report.set_collection_held_up(epochs.hold.value_or(""));
   // Its own usage is that of this moment, with the rates that it has told last.
@@ -189,7 +194,10 @@ Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
   own.told.set_repair_bytes_per_second(told.repair_bytes_per_second());
   own.told.set_repair_chunks_per_second(told.repair_chunks_per_second());
   usages[membership_->self()] = std::move(own);
-  std::vector<cluster::NodeInfo> nodes = membership_->view()->nodes;
+  const cluster::ViewPtr view = membership_->view();
+  std::vector<cluster::NodeInfo> nodes = view->nodes;
+  std::ranges::copy_if(joined, std::back_inserter(nodes),
+                       [&](const auto& one) { return view->Find(one.id) == nullptr; });
   std::ranges::sort(nodes, [](const cluster::NodeInfo& a, const cluster::NodeInfo& b) {
     const int order = strverscmp(a.name.c_str(), b.name.c_str());  // host2 before host10
     return order != 0 ? order < 0 : a.id < b.id;
@@ -202,7 +210,7 @@ Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
     node.set_address(info.address);
     node.set_domain(info.domain);
     node.set_weight(info.weight);
-    node.set_state(StateName(info.state));
+    node.set_state(view->Find(info.id) != nullptr ? StateName(info.state) : kJoinedText);
     node.set_full(info.full);
     if (info.is_drained()) node.set_drain(info.is_empty ? "drained" : "draining");
     node.set_is_self(info.id == membership_->self());

@@ -100,6 +100,27 @@ def a_removed_node_is_refused(world):
     world.cluster.wait_for_states({spare.name: "up"}, at=[first])
 
 
+def a_node_that_was_never_mounted_is_listed_and_removed(world):
+    first = world.hosts[0]
+    fresh = Host(world.cluster, 5)
+    fresh.cairnfs(*join_words(fresh, first.token()))
+    assert first.states()[fresh.name] == "joined", first.states()
+    assert first.cluster_status()["nodes_joined"] == 1
+    assert "1 joined and never mounted" in first.cairnfs("cluster", "status", "--data", first.data)
+    removed = json.loads(first.cairnfs("node", "remove", fresh.name, "--data", first.data, "--json"))
+    assert removed == {"removed": True, "id": node_id(fresh), "name": fresh.name}, removed
+    assert fresh.name not in first.states()
+    code, text = refusal(fresh, "mount", "--config", fresh.config)
+    assert code == 6 and "was removed from the cluster" in text, (code, text)
+    # With a new token it may come, and then it is a node like the others.
+    fresh.cairnfs(*join_words(fresh, first.token()))
+    assert first.states()[fresh.name] == "joined", first.states()
+    fresh.mount()
+    assert [node["state"] for node in first.node_list() if node["name"] == fresh.name] == ["up"]
+    fresh.umount()
+    first.cairnfs("node", "remove", "--lost", fresh.name, "--data", first.data)
+
+
 def keys_that_others_may_read_are_refused(world):
     host = world.hosts[2]
     host.umount()
@@ -256,7 +277,8 @@ def inited(host, etcd_url, files):
     return done.returncode == 0
 
 
-CASES = [tokens_are_good_once_and_for_their_life, a_removed_node_is_refused, a_checkpoint_is_saved_by_all,
+CASES = [tokens_are_good_once_and_for_their_life, a_removed_node_is_refused,
+         a_node_that_was_never_mounted_is_listed_and_removed, a_checkpoint_is_saved_by_all,
          keys_that_others_may_read_are_refused, an_authority_that_was_exchanged_is_noticed,
          certificates_are_renewed_and_end, strangers_get_nothing_and_hold_nobody_up,
          an_etcd_that_asks_for_certificates]

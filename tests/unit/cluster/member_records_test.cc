@@ -46,6 +46,7 @@ TEST(MemberRecords, Bytes) {
             "0000000000000c40"
             "0467707537"
             "027232");
+  EXPECT_EQ(Hex(KeyOf(MemberKey::kJoined, SampleId())), "4d4a00112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kPlace, SampleId())), "4d5000112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kDrain, SampleId())), "4d4400112233445566778899aabbccddeeff");
   EXPECT_EQ(Hex(KeyOf(MemberKey::kNode, SampleId())), "4d4e00112233445566778899aabbccddeeff");
@@ -56,7 +57,7 @@ TEST(MemberRecords, Bytes) {
 
 TEST(MemberRecords, KeysAndBack) {
   for (MemberKey kind : {MemberKey::kNode, MemberKey::kSession, MemberKey::kFull, MemberKey::kOut, MemberKey::kDrain,
-                         MemberKey::kRemoved, MemberKey::kPlace}) {
+                         MemberKey::kRemoved, MemberKey::kPlace, MemberKey::kJoined}) {
     const std::string key = KeyOf(kind, SampleId());
     EXPECT_GE(key, MembersBegin());
     EXPECT_LT(key, MembersEnd());

@@ -332,6 +332,23 @@ TEST_F(MembershipTest, OneThatIsLostIsRemovedWhenItIsNotUp) {
   ExpectSeen(*first, "1+ 2+");
 }
 
+TEST_F(MembershipTest, OneThatJoinedAndWasNeverThereIsRemoved) {
+  auto first = Must(Membership::Join(*store_, OptionsOf(1)));
+  const std::string key = KeyOf(MemberKey::kJoined, IdOf(2));
+  Must(store_->Commit({}, PutOf(key, NodeRecord{"host2", "10.0.0.2:7000", "", 0}.Encode())));
+  EXPECT_EQ(Must(ReadJoined({}, *store_))[0].name, "host2");
+  EXPECT_EQ(Seen(*first), "1+");
+  EXPECT_EQ(CodeOf(first->Replace(IdOf(2), Membership::PlaceName::kKept)), ErrorCode::kNotFound);
+  ASSERT_TRUE(first->Remove(IdOf(2), Removal::kDrained).ok());
+  EXPECT_TRUE(Must(ReadJoined({}, *store_)).empty());
+  EXPECT_EQ(Membership::Join(*store_, OptionsOf(2)).error().code, ErrorCode::kPermission);
+  // Its first session ends the note.
+  Must(store_->Commit({}, PutOf(key, "?").Delete(KeyOf(MemberKey::kRemoved, IdOf(2)))));
+  auto second = Must(Membership::Join(*store_, OptionsOf(2)));
+  EXPECT_FALSE(Exists(key));
+  EXPECT_EQ(CodeOf(first->Remove(IdOf(2), Removal::kDrained)), ErrorCode::kBusy);
+}
+
 TEST_F(MembershipTest, OneThatWasDrainedIsRemovedOnceItIsEmpty) {
   auto first = Must(Membership::Join(*store_, OptionsOf(1)));
   auto second = Must(Membership::Join(*store_, OptionsOf(2)));
