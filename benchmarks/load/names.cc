@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <thread>
 
 #include "commands.h"
 #include "content.h"
@@ -19,35 +21,63 @@ std::string FileName(const std::string& directory, uint64_t number) {
   return directory + name;
 }
 
-// create DIRECTORY COUNT BYTES SEED
+// Calls `act` with each number below `count`, from so many threads, which take every THREADS-th number.
+template <typename Act>
+Answer ForEachFile(uint64_t count, uint64_t threads, const Act& act) {
+  if (threads == 0) throw LoadError("no threads");
+  std::vector<std::exception_ptr> failures(threads);
+  auto work = [&](uint64_t thread) {
+    try {
+      for (uint64_t i = thread; i < count; i += threads) act(i);
+    } catch (...) {
+      failures[thread] = std::current_exception();
+    }
+  };
+  Stopwatch total;
+  {
+    std::vector<std::jthread> others;
+    for (uint64_t thread = 1; thread < threads; thread++) others.emplace_back(work, thread);
+    work(0);
+  }
+  double seconds = total.Seconds();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return {{"total_s", seconds}};
+}
+
+uint64_t ThreadsOf(Arguments& arguments) { return arguments.AtEnd() ? 1 : arguments.Number(); }
+
+// create DIRECTORY COUNT BYTES SEED [THREADS]
 Answer Create(LoadState&, Arguments& arguments) {
   const std::string& directory = arguments.Text();
   uint64_t count = arguments.Number();
   uint64_t bytes = arguments.Number();
   std::vector<std::byte> content(bytes * 256);
   FillContent(arguments.Number(), content);
-  Stopwatch total;
-  for (uint64_t i = 0; i < count; i++) {
-    MutableByteSpan part = MutableByteSpan(content).subspan(i % 256 * bytes, bytes);
-    if (bytes >= sizeof i) std::memcpy(part.data(), &i, sizeof i);  // no two files are alike
+  return ForEachFile(count, ThreadsOf(arguments), [&](uint64_t i) {
+    ByteSpan part = ByteSpan(content).subspan(i % 256 * bytes, bytes);
     Descriptor file(FileName(directory, i), O_CREAT | O_EXCL | O_WRONLY);
-    WriteAll(file.get(), part);
+    if (bytes >= sizeof i) {  // no two files are alike
+      std::vector<std::byte> own(part.begin(), part.end());
+      std::memcpy(own.data(), &i, sizeof i);
+      WriteAll(file.get(), own);
+    } else {
+      WriteAll(file.get(), part);
+    }
     file.Close();
-  }
-  return {{"total_s", total.Seconds()}};
+  });
 }
 
-// stat DIRECTORY COUNT
+// stat DIRECTORY COUNT [THREADS]
 Answer Stat(LoadState&, Arguments& arguments) {
   const std::string& directory = arguments.Text();
   uint64_t count = arguments.Number();
-  Stopwatch total;
-  for (uint64_t i = 0; i < count; i++) {
+  return ForEachFile(count, ThreadsOf(arguments), [&](uint64_t i) {
     struct stat status {};
     std::string name = FileName(directory, i);
     if (stat(name.c_str(), &status) != 0) ThrowErrno(name);
-  }
-  return {{"total_s", total.Seconds()}};
+  });
 }
 
 // Visits all entries of the directory DIRECTORY; they must be COUNT.
@@ -95,16 +125,14 @@ Answer RenameFiles(LoadState&, Arguments& arguments) {
   return {{"total_s", total.Seconds()}};
 }
 
-// unlink DIRECTORY COUNT
+// unlink DIRECTORY COUNT [THREADS]
 Answer Unlink(LoadState&, Arguments& arguments) {
   const std::string& directory = arguments.Text();
   uint64_t count = arguments.Number();
-  Stopwatch total;
-  for (uint64_t i = 0; i < count; i++) {
+  return ForEachFile(count, ThreadsOf(arguments), [&](uint64_t i) {
     std::string name = FileName(directory, i);
     if (unlink(name.c_str()) != 0) ThrowErrno(name);
-  }
-  return {{"total_s", total.Seconds()}};
+  });
 }
 
 }  // namespace

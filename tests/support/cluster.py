@@ -48,7 +48,7 @@ def _die_with_parent():
 
 
 class Namespace:
-    """A network namespace with one interface, eth0, on the bridge of the cluster."""
+    """A network namespace with one interface, eth0, on the bridge of its Network."""
 
     def __init__(self, cluster, name, ip):
         self.cluster, self.name, self.ip = cluster, name, ip
@@ -267,45 +267,62 @@ class Host(Namespace):
             return ""
 
 
-class Cluster:
-    """metadata: "etcd" (with etcd_members of it), or "node" (the first host serves it). options: keys of the
-    configuration, of every host. outlives_us: what was started stays when this process ends without leaving the
-    cluster. certificates: nodes have them, else they trust the network."""
+class Network:
+    """A bridge in a namespace of its own, for the namespaces of hosts. Leaving it ends what was started in these, and
+    takes all of them down. outlives_us: what was started stays when this process ends without leaving it."""
 
-    def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None, outlives_us=False,
-                 certificates=True):
-        self.scratch, self.copies, self.outlives_us, self.certificates = scratch, copies, outlives_us, certificates
-        self.options = {**SMALL, **(options or {})}
+    def __init__(self, scratch, outlives_us=False):
+        self.scratch, self.outlives_us = scratch, outlives_us
         self.prefix = "cairn-" + secrets.token_hex(3)
         self.bridge_netns = self.prefix + "-net"
-        self.namespaces, self.etcd, self.hosts, self.cuts = [], [], [], []
+        self.namespaces = []
         try:
-            self._make(hosts, etcd_members if metadata == "etcd" else 0)
+            run("ip", "netns", "add", self.bridge_netns)
+            run("ip", "-n", self.bridge_netns, "link", "add", "bridge", "type", "bridge")
+            run("ip", "-n", self.bridge_netns, "link", "set", "bridge", "up")
+            self._make_hosts()
         except BaseException:
             self.__exit__()
             raise
 
-    def _make(self, hosts, etcd_members):
-        run("ip", "netns", "add", self.bridge_netns)
-        run("ip", "-n", self.bridge_netns, "link", "add", "bridge", "type", "bridge")
-        run("ip", "-n", self.bridge_netns, "link", "set", "bridge", "up")
+    def _make_hosts(self):
+        """What else is to be there from the start."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for namespace in self.namespaces:
+            namespace.kill_processes()
+        for name in [*(namespace.netns for namespace in self.namespaces), self.bridge_netns]:
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+
+class Cluster(Network):
+    """metadata: "etcd" (with etcd_members of it), or "node" (the first host serves it). options: keys of the
+    configuration, of every host. certificates: nodes have them, else they trust the network."""
+
+    def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None, outlives_us=False,
+                 certificates=True):
+        self.copies, self.certificates = copies, certificates
+        self.options = {**SMALL, **(options or {})}
+        self.etcd, self.hosts, self.cuts = [], [], []
+        self._counts = hosts, etcd_members if metadata == "etcd" else 0
+        super().__init__(scratch, outlives_us)
+
+    def _make_hosts(self):
+        hosts, etcd_members = self._counts
         for number in range(1, etcd_members + 1):
             self.etcd.append(Etcd(self, number))
         for number in range(1, hosts + 1):
             self.hosts.append(Host(self, number))
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         for host in self.hosts:
             if host.pid is not None:
                 host.resume()
                 host.kill()
-        for namespace in self.namespaces:
-            namespace.kill_processes()
-        for name in [*(namespace.netns for namespace in self.namespaces), self.bridge_netns]:
-            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+        super().__exit__()
 
     @property
     def etcd_url(self):
