@@ -35,11 +35,7 @@ constexpr std::array kSizeUnits = {
     Unit{"MiB", kMiB}, Unit{"G", kGiB}, Unit{"GiB", kGiB}, Unit{"T", kTiB},   Unit{"TiB", kTiB},
 };
 constexpr std::array kDurationUnits = {
-    Unit{"ms", 1},
-    Unit{"s", 1000},
-    Unit{"min", 60'000},
-    Unit{"h", 3'600'000},
-    Unit{"d", 86'400'000},
+    Unit{"ms", 1}, Unit{"s", 1000}, Unit{"min", 60'000}, Unit{"h", 3'600'000}, Unit{"d", 86'400'000},
 };
 
 template <size_t kCount>
