@@ -19,6 +19,8 @@ class Context {
  public:
   // Without an end: nobody interrupts it, and no time is up.
   Context() = default;
+  // Over already: for a call that is to give what is at hand, and to wait for nothing.
+  static Context Over() { return Context().WithDeadline(Clock::time_point::min()); }
   // Until `stop` is requested.
   explicit Context(std::stop_token stop) : Context(Context().WithStop(std::move(stop))) {}
 

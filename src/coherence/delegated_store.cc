@@ -86,6 +86,7 @@ Result<kv::KvSnapshot> DelegatedStore::Read(const Context& context, std::span<co
         return std::move(*answer);
       }
     }
+    if (context.Expired()) return MakeError(ErrorCode::kUnavailable, "the answer is not in memory, and nobody waits");
     stats_.read_total++;
     began = ++tick_;
   }

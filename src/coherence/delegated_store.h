@@ -52,6 +52,7 @@ class DelegatedStore final : public kv::KvStore {
                  const DelegationOptions& options = {});
   ~DelegatedStore() override;  // what it holds ends with the session
 
+  // Reads whose context is over are answered from memory, or with kUnavailable at once.
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
                             size_t limit) override;

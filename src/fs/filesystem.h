@@ -6,7 +6,8 @@
 //
 // Where other hosts share the namespace (Parts::cluster) a metadata read is a round trip over the network, or several.
 // So all functions but Names::Forget, Write, Read, Release, Fsync and Maintenance::Sync belong on a thread that may
-// wait (RunBlocking).
+// wait (RunBlocking). Names::Lookup and Names::GetAttr with a context that is over (Context::Over) do not wait: they
+// fail with kUnavailable where the answer is not in memory.
 #pragma once
 
 #include <chrono>

@@ -25,6 +25,18 @@ void WhereItMayWait(fuse_req_t request, Act act) {
       [request](const Status& killed) { ReplyError(request, killed.error()); });
 }
 
+// Calls `reply(read(filesystem, context))`: at once on this thread where `read` has its answer at hand, as that about
+// names which this host holds a delegation on; else where it may wait. With a context that is over `read` must wait for
+// nothing, and give kUnavailable when it would have to. Both must own what they need of the request's message.
+template <typename Read, typename Reply>
+void AtOnceOrWhereItMayWait(fuse_req_t request, Read read, Reply reply) {
+  const auto at_hand = read(SessionOf(request).filesystem(), Context::Over());
+  if (at_hand.ok() || at_hand.error().code != ErrorCode::kUnavailable) return reply(at_hand);
+  WhereItMayWait(
+      request, [read = std::move(read), reply = std::move(reply)](
+                   fs::FileSystem& filesystem, const fs::Caller& caller) { reply(read(filesystem, caller.context)); });
+}
+
 // Calls `act(filesystem, caller)` once the change is let in (fs::Names::WhenAdmitted), perhaps on another thread and
 // after the handler has returned. So `act` must own what it needs of the request's message. Replies when the change is
 // refused.

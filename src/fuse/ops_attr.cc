@@ -61,9 +61,11 @@ fs::SetAttrRequest SetAttrRequestOf(uint32_t valid, const struct stat& values) {
 }
 
 void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
-  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    ReplyAttr(request, filesystem.names().GetAttr(caller.context, InodeId{inode}), WhenOld::kDropped);
-  });
+  auto read = [inode](fs::FileSystem& filesystem, const Context& context) {
+    return filesystem.names().GetAttr(context, InodeId{inode});
+  };
+  AtOnceOrWhereItMayWait(request, read,
+                         [request](const Result<meta::Attr>& attr) { ReplyAttr(request, attr, WhenOld::kDropped); });
 }
 
 void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, fuse_file_info* file) {

@@ -34,16 +34,16 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 }  // namespace
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  WhereItMayWait(request,
-                 [request, parent, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
-                   auto attr = filesystem.names().Lookup(caller.context, InodeId{parent}, name);
-                   if (attr.ok() || attr.error().code != ErrorCode::kNotFound)
-                     return ReplyEntry(request, attr, WhenOld::kDropped);
-                   // Inode 0: the kernel remembers that the name is absent.
-                   fuse_entry_param absent{};
-                   absent.entry_timeout = CacheTimesOf(request).entry_seconds;
-                   fuse_reply_entry(request, &absent);
-                 });
+  auto read = [parent, name = std::string(name)](fs::FileSystem& filesystem, const Context& context) {
+    return filesystem.names().Lookup(context, InodeId{parent}, name);
+  };
+  AtOnceOrWhereItMayWait(request, std::move(read), [request](const Result<meta::Attr>& attr) {
+    if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr, WhenOld::kDropped);
+    // Inode 0: the kernel remembers that the name is absent.
+    fuse_entry_param absent{};
+    absent.entry_timeout = CacheTimesOf(request).entry_seconds;
+    fuse_reply_entry(request, &absent);
+  });
 }
 
 void OpForget(fuse_req_t request, fuse_ino_t inode, uint64_t count) {

@@ -176,6 +176,32 @@ TEST_F(RoundTripsTest, RenamesUnderDelegations) {
   ExpectBothSeeTheSame(other, "b2");
 }
 
+// Whoever must not wait is told what is in memory, and nothing is asked for on its behalf.
+TEST_F(RoundTripsTest, WhoDoesNotWaitIsToldWhatIsInMemory) {
+  const InodeId a = Create("a")->inode;
+  auto ask = [&](const char* name) {
+    std::optional<ErrorCode> refused;
+    EXPECT_EQ(Count([&] {
+                auto found = user_->names->Lookup(Context::Over(), directory_, name);
+                if (!found.ok()) refused = found.error().code;
+              }),
+              "0 reads, 0 commits");
+    return refused;
+  };
+  EXPECT_EQ(ask("a"), ErrorCode::kUnavailable) << "the directory is not held";
+  Hold();
+  EXPECT_EQ(ask("a"), ErrorCode::kUnavailable) << "nobody has read the file's own records yet";
+  LookUp("a");
+  EXPECT_EQ(ask("a"), std::nullopt);
+  EXPECT_EQ(ask("b"), ErrorCode::kNotFound);
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr(Context::Over(), a).ok()); }), "0 reads, 0 commits");
+  // Another host's change is not hidden by what was told before.
+  AttrChanges changes;
+  changes.mode = 0600;
+  ASSERT_TRUE(maker_->names->SetAttr({}, a, changes).ok());
+  EXPECT_EQ(ask("a"), ErrorCode::kUnavailable);
+}
+
 // A file that this host has seen was replaced by a directory, and while that is moved, another host moves what it is
 // moved into below it: one of both must fail, or each would be below the other.
 TEST_F(RoundTripsTest, AFileThatIsADirectoryByNowMovesAsOne) {
