@@ -163,8 +163,18 @@ void DelegatedStore::AfterCommit(const kv::Transaction& transaction, const Guard
   }
   // Where an inode lay before the commit, and where it lies now.
   for (const kv::KvWrite& write : transaction.writes) drop_unless_sure(write);
-  for (const Guards::Written& written : guards.written)
-    SetHome(written.inode, {written.home, *committed, guards.began});
+  for (const Guards::Written& written : guards.written) {
+    const auto home = homes_.find(written.inode.value);
+    const bool stays_covered = home != homes_.end() && sure.contains(home->second.directory);
+    Answers moved = SetHome(written.inode, {written.home, *committed, guards.began});
+    Directory* now = stays_covered ? find_sure(written.home) : nullptr;
+    if (now == nullptr) continue;
+    // Nobody else could change it, neither before the move nor since.
+    for (auto& [key, answer] : moved.points) Remember(*now, {key, {}, 0}, std::move(answer));
+    for (auto& [span, answer] : moved.ranges) {
+      Remember(*now, {std::get<0>(span), std::get<1>(span), std::get<2>(span)}, std::move(answer));
+    }
+  }
   for (const kv::KvWrite& write : transaction.writes) {
     if (Directory* directory = drop_unless_sure(write)) Apply(*directory, write, *committed);
   }

@@ -179,29 +179,35 @@ void DelegatedStore::LearnHomes(const kv::KvRange& range, uint64_t began) {
   }
 }
 
-// What is remembered of an inode lies with its directory, and does not move: should it come back, that would be old.
-void DelegatedStore::SetHome(InodeId inode, const Home& home) {
+// What is remembered of an inode lies with its directory. It does not stay there: should the inode come back, that
+// would be old.
+DelegatedStore::Answers DelegatedStore::SetHome(InodeId inode, const Home& home) {
   if (homes_.size() >= kHomesMax) MakeRoom();
   Home& known = homes_[inode.value];
-  if (known.revision > home.revision) return;
+  if (known.revision > home.revision) return {};
   const Home old = std::exchange(known, home);
   const InodeId before = old.directory;
   if (before == home.directory) known.known_at = std::max(known.known_at, old.known_at);
-  if (before == home.directory || before.value == 0) return;
+  if (before == home.directory || before.value == 0) return {};
   if (Directory* now = FindHeld(home.directory)) now->generation = ++tick_;
   Directory* directory = FindHeld(before);
-  if (directory == nullptr) return;
+  if (directory == nullptr) return {};
   directory->generation = ++tick_;
+  return TakeAnswers(*directory, inode);
+}
+
+DelegatedStore::Answers DelegatedStore::TakeAnswers(Directory& directory, InodeId inode) {
+  Answers taken;
   for (char kind : std::string_view("ITDXP")) {
     const std::string prefix = Encoder().U8(static_cast<uint8_t>(kind)).BigEndianU64(inode.value).Take();
-    const auto begin = directory->points.lower_bound(prefix);
-    const auto end = directory->points.lower_bound(kv::PrefixEnd(prefix));
-    answers_ -= static_cast<size_t>(std::distance(begin, end));
-    directory->points.erase(begin, end);
-    const auto [first, last] = RangesNear(directory->ranges, prefix);
-    answers_ -= static_cast<size_t>(std::distance(first, last));
-    directory->ranges.erase(first, last);
+    const auto last_point = directory.points.lower_bound(kv::PrefixEnd(prefix));
+    for (auto at = directory.points.lower_bound(prefix); at != last_point; answers_--) {
+      taken.points.insert(directory.points.extract(at++));
+    }
+    const auto [first, last] = RangesNear(directory.ranges, prefix);
+    for (auto at = first; at != last; answers_--) taken.ranges.insert(directory.ranges.extract(at++));
   }
+  return taken;
 }
 
 void DelegatedStore::Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) {

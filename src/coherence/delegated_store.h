@@ -123,7 +123,14 @@ class DelegatedStore final : public kv::KvStore {
   static std::optional<kv::KvRange> FindAnswer(const Directory& directory, const kv::KvSpan& span);
   std::optional<kv::KvSnapshot> AnswerFromMemory(std::span<const kv::KvSpan> spans) REQUIRES_LOCK(mutex_);
   void LearnHomes(const kv::KvRange& range, uint64_t began) REQUIRES_LOCK(mutex_);
-  void SetHome(InodeId inode, const Home& home) REQUIRES_LOCK(mutex_);
+  // What is remembered of one inode's own records.
+  struct Answers {
+    std::map<std::string, kv::KvRange, std::less<>> points;
+    Ranges ranges;
+  };
+  Answers TakeAnswers(Directory& directory, InodeId inode) REQUIRES_LOCK(mutex_);  // they are not remembered any more
+  // Returns what was remembered with the directory that was the home before.
+  Answers SetHome(InodeId inode, const Home& home) REQUIRES_LOCK(mutex_);
   void Remember(Directory& directory, const kv::KvSpan& span, kv::KvRange answer) REQUIRES_LOCK(mutex_);
   bool IsInFlight(const kv::KvSpan& span) const REQUIRES_LOCK(mutex_);
   void Keep(std::span<const kv::KvSpan> spans, const kv::KvSnapshot& snapshot, uint64_t began) REQUIRES_LOCK(mutex_);

@@ -109,6 +109,58 @@ TEST_F(DelegatedStoreTest, RangesFollowOwnChanges) {
   EXPECT_EQ(host.names->Stats().read_total, before);
 }
 
+// A host that holds both directories, and knows the file's content record, moves the file.
+class MoveTest : public DelegatedStoreTest {
+ protected:
+  void SetUp() override {
+    for (InodeId directory : {kDirectory, kOther}) MakeDirectory(directory);
+    MakeFile(kFile, kDirectory);
+    ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(FileKey(kFile), "old")).ok());
+    ReadUntilHeld(mover_, DentryKey(kDirectory, "a"), 1);
+    ReadUntilHeld(mover_, DentryKey(kOther, "a"), 2);
+    ASSERT_TRUE(mover_.names->Get({}, InodeKey(kFile)).ok());
+    ASSERT_EQ(ValueOf(*mover_.names, FileKey(kFile)), "old");
+  }
+  Result<uint64_t> Move() {
+    return mover_.names->Commit({}, kv::Transaction().Put(InodeKey(kFile), RecordOf(S_IFREG, kOther)));
+  }
+
+  Host mover_{*store_, 1}, other_{*store_, 2};
+};
+
+TEST_F(MoveTest, WhatIsKnownOfTheFileStaysKnown) {
+  const uint64_t before = mover_.names->Stats().read_total;
+  ASSERT_TRUE(Move().ok());
+  EXPECT_EQ(ValueOf(*mover_.names, FileKey(kFile)), "old");
+  EXPECT_EQ(ValueOf(*mover_.names, InodeKey(kFile)), RecordOf(S_IFREG, kOther));
+  EXPECT_EQ(mover_.names->Stats().read_total, before);
+  ASSERT_TRUE(other_.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "new")).ok());
+  EXPECT_EQ(ValueOf(*mover_.names, FileKey(kFile)), "new");
+}
+
+TEST_F(MoveTest, WhatAnotherHostWroteBeforeTheAnswerIsSeen) {
+  mover_.fenced.before_answer = [&] {
+    ASSERT_TRUE(other_.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "new")).ok());
+  };
+  ASSERT_TRUE(Move().ok());
+  EXPECT_EQ(ValueOf(*mover_.names, FileKey(kFile)), "new");
+}
+
+TEST_F(MoveTest, WhatThisHostWroteBeforeTheAnswerIsSeen) {
+  mover_.fenced.before_answer = [&] {
+    ASSERT_TRUE(mover_.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "new")).ok());
+  };
+  ASSERT_TRUE(Move().ok());
+  EXPECT_EQ(ValueOf(*mover_.names, FileKey(kFile)), "new");
+}
+
+// The answer to a change that ran before the move comes after the move's.
+TEST_F(MoveTest, AnOwnChangeWhoseAnswerIsLateIsSeen) {
+  mover_.fenced.before_answer = [&] { ASSERT_TRUE(Move().ok()); };
+  ASSERT_TRUE(mover_.names->Commit({}, kv::Transaction().Put(FileKey(kFile), "new")).ok());
+  EXPECT_EQ(ValueOf(*mover_.names, FileKey(kFile)), "new");
+}
+
 TEST_F(DelegatedStoreTest, ARefusalIsNoReasonToRest) {
   Host host(*store_, 1);
   const std::string key = DentryKey(kDirectory, "a");

@@ -159,7 +159,7 @@ TEST_F(RoundTripsTest, RenamesUnderDelegations) {
   EXPECT_EQ(Count([&] { rename("b", other); }), "0 reads, 1 commits");
   // What this host has changed it knows, the times of both directories among it.
   const std::vector<std::pair<InodeId, const char*>> names = {
-      {kRootInode, "d"}, {kRootInode, "other"}, {directory_, "c"}, {other, "b"}};
+      {kRootInode, "d"}, {kRootInode, "other"}, {directory_, "c"}, {other, "b"}, {other, "b2"}};
   for (const auto& name : names) {
     auto look_up = [&] { static_cast<void>(user_->names->Lookup({}, name.first, name.second)); };
     EXPECT_EQ(Count(look_up), "0 reads, 0 commits") << name.second;
@@ -174,6 +174,21 @@ TEST_F(RoundTripsTest, RenamesUnderDelegations) {
   changes.mode = 0600;
   ASSERT_TRUE(maker_->names->SetAttr({}, moved, changes).ok());
   ExpectBothSeeTheSame(other, "b2");
+}
+
+// A file that was moved is removed without a look at what this host knew of it before.
+TEST_F(RoundTripsTest, RemovalsAfterAMoveUnderDelegations) {
+  CreateParams params;
+  params.mode = S_IFDIR | 0755;
+  const InodeId other = maker_->names->Create({}, kRootInode, "other", params)->inode;
+  const InodeId file = Create("a")->inode;
+  for (InodeId directory : {directory_, other}) Hold(directory);
+  LookUp("a");
+  ASSERT_TRUE(user_->names->Rename({}, {directory_, "a", other, "b", RenameMode::kReplace}).ok());
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Lookup({}, other, "b").ok()); }), "0 reads, 0 commits") << "look-up";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->GetAttr({}, file).ok()); }), "0 reads, 0 commits") << "stat";
+  EXPECT_EQ(Count([&] { EXPECT_TRUE(user_->names->Unlink({}, other, "b").ok()); }), "0 reads, 1 commits") << "unlink";
+  EXPECT_FALSE(maker_->names->Lookup({}, other, "b").ok());
 }
 
 // Whoever must not wait is told what is in memory, and nothing is asked for on its behalf.
