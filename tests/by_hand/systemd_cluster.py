@@ -284,13 +284,14 @@ def a_host_that_boots_first_joins_later():
             assert late.show("ConditionResult", unit="cairnfs-join")["ConditionResult"] == "no"
             # A token that was used is tried once.
             wrong.boot()
-            wait_until(lambda: wrong.show("ActiveState", unit="cairnfs-join")["ActiveState"] == "failed", 60, "it failed")
+            wait_until(lambda: wrong.show("ActiveState", unit="cairnfs-join")["ActiveState"] == "failed", 60, "a failure")
             told = wrong.show("NRestarts", "ExecMainStatus", unit="cairnfs-join")
             assert told == {"NRestarts": "0", "ExecMainStatus": "6"}, told
             assert wrong.show("ActiveState")["ActiveState"] == "inactive"
             # What is written while nothing is mounted is refused: the unit guards its mount point.
             late.service("stop")
-            bare = subprocess.run(late.command("touch", "/mnt/cairnfs/bare"), stderr=subprocess.PIPE, text=True, check=False)
+            bare = subprocess.run(late.command("touch", "/mnt/cairnfs/bare"), stderr=subprocess.PIPE, text=True,
+                                  check=False)
             assert bare.returncode != 0 and "not permitted" in bare.stderr, bare
         except BaseException:
             for host in cluster.hosts:
