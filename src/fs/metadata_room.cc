@@ -60,17 +60,17 @@ Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvSt
   return result;
 }
 
-MetadataRoom::MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, Context until_stop)
-    : parts_(parts), waiters_(waiters), until_stop_(std::move(until_stop)), own_uid_(geteuid()) {}
+MetadataRoom::MetadataRoom(kv::KvStore& kv, store::LocalChunkStore& chunks, TaskQueue& waiters, Context until_stop)
+    : kv_(kv), chunks_(chunks), waiters_(waiters), until_stop_(std::move(until_stop)), own_uid_(geteuid()) {}
 
 uint64_t MetadataRoom::BytesForUsers(uint64_t unwritten_bytes) const {
-  const uint64_t room = parts_.local_chunks.MetadataRoom(unwritten_bytes);
-  const uint64_t kept = parts_.local_chunks.reserve_bytes() / 5;
+  const uint64_t room = chunks_.MetadataRoom(unwritten_bytes);
+  const uint64_t kept = chunks_.reserve_bytes() / 5;
   return room > kept ? room - kept : 0;
 }
 
 Status MetadataRoom::Admit(uint32_t uid, uint64_t unwritten_bytes) {
-  Status judged = Judge(uid, parts_.local_chunks.MetadataRoom(unwritten_bytes));
+  Status judged = Judge(uid, chunks_.MetadataRoom(unwritten_bytes));
   if (!judged.ok()) refused_.Tell(judged.error());
   return judged;
 }
@@ -78,13 +78,13 @@ Status MetadataRoom::Admit(uint32_t uid, uint64_t unwritten_bytes) {
 Status MetadataRoom::Judge(uint32_t uid, uint64_t room) {
   if (room == 0) return NoRoom("what is left of the disk is kept for removing files");
   if (uid == 0 || uid == own_uid_) return {};
-  if (room <= parts_.local_chunks.reserve_bytes() / 5) return NoRoom("what is left is kept for root");
+  if (room <= chunks_.reserve_bytes() / 5) return NoRoom("what is left is kept for root");
   if (!HoldsTooMuch(uid, room)) return {};
   return NoRoom("user " + std::to_string(uid) + " has more than half of it, and what is left is kept for others");
 }
 
 bool MetadataRoom::HoldsTooMuch(uint32_t uid, uint64_t room) {
-  const uint64_t held = parts_.local_chunks.MetadataBytes();
+  const uint64_t held = chunks_.MetadataBytes();
   if (room > held) return false;
   CountInBackground();
   if (room > (held + room) / 4) return false;
@@ -102,7 +102,7 @@ void MetadataRoom::CountInBackground() {
   if (is_counting_ || began < not_counted_before_) return;
   is_counting_ = true;
   waiters_.Post([this, began] {
-    auto owners = CountByOwner(until_stop_, parts_.kv);
+    auto owners = CountByOwner(until_stop_, kv_);
     const auto now = Clock::Now();
     MutexLock counted(mutex_);
     is_counting_ = false;

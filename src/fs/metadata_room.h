@@ -29,8 +29,8 @@ Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvSt
 
 class MetadataRoom final : public kv::NameRoom {
  public:
-  // `waiters` counts. All outlive this.
-  MetadataRoom(const FileSystem::Parts& parts, TaskQueue& waiters, Context until_stop);
+  // Of the names in `kv`, on the disk of `chunks`. `waiters` counts. All outlive this.
+  MetadataRoom(kv::KvStore& kv, store::LocalChunkStore& chunks, TaskQueue& waiters, Context until_stop);
 
   Status Admit(uint32_t uid, uint64_t unwritten_bytes) override;
   uint64_t BytesForUsers(uint64_t unwritten_bytes) const override;
@@ -40,7 +40,8 @@ class MetadataRoom final : public kv::NameRoom {
   bool HoldsTooMuch(uint32_t uid, uint64_t room);
   void CountInBackground();
 
-  const FileSystem::Parts& parts_;
+  kv::KvStore& kv_;
+  store::LocalChunkStore& chunks_;
   TaskQueue& waiters_;
   const Context until_stop_;
   const uint32_t own_uid_;

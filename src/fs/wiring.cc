@@ -108,7 +108,7 @@ void FileSystem::Impl::End() {
 
 LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options,
                                  uint64_t uncollected_bytes)
-    : Impl(the_parts, the_options), metadata_room(parts, *waiters, Context(stop.get_token())) {
+    : Impl(the_parts, the_options), metadata_room(parts.kv, parts.local_chunks, *waiters, Context(stop.get_token())) {
   session = std::make_unique<LocalSession>();
   calls = std::make_unique<LocalCalls>(*waiters);
   MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
@@ -162,7 +162,8 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                           parts.cluster->shared);
   if (parts.cluster->hosted != nullptr) {
-    metadata_room = std::make_unique<MetadataRoom>(parts, *waiters, Context(stop.get_token()));
+    metadata_room =
+        std::make_unique<MetadataRoom>(*parts.cluster->hosted, parts.local_chunks, *waiters, Context(stop.get_token()));
   }
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
   auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
