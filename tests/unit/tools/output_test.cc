@@ -235,8 +235,9 @@ TEST(ClusterJson, OfTwoNodes) {
   EXPECT_EQ(object.at("session"), "good");
   EXPECT_EQ(object.at("min_replicas_lowered"), true);
   EXPECT_EQ(object.at("nodes_out"), 1);
+  EXPECT_EQ(object.at("nodes_joined"), 0);
   EXPECT_EQ(object.at("repair_seconds_left"), 5.0);
-  EXPECT_EQ(object.size(), 17U);
+  EXPECT_EQ(object.size(), 18U);
   ASSERT_EQ(object.at("nodes").size(), 2U);
   EXPECT_EQ(object.at("nodes")[0].at("stored_bytes"), kMiB);
   EXPECT_EQ(object.at("nodes")[0].size(), 18U);  // all but the chunks in a second
