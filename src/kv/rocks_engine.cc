@@ -127,7 +127,8 @@ class RocksEngine final : public KvEngine {
 
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> must_reopen_{false};
-  std::atomic<uint64_t> deletions_{0};  // written and perhaps not flushed
+  std::atomic<uint64_t> deletions_{0};        // written and perhaps not flushed
+  std::atomic<uint64_t> in_memory_bytes_{0};  // of GetDiskUse, as last asked
 
   Mutex tidy_mutex_;  // taken before db_mutex_
   Clock::time_point flushed_at_ GUARDED_BY(tidy_mutex_){};
@@ -318,9 +319,16 @@ Status RocksEngine::Reopen() {
 }
 
 DiskUse RocksEngine::GetDiskUse() {
-  std::shared_ptr<rocksdb::DB> db = CurrentDb();
-  uint64_t in_memory_bytes = 0;
-  if (db != nullptr) db->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory_bytes);
+  // While the database is opened again, what was known last: an answer that keeps a lease alive asks this.
+  if (db_mutex_.TryLock()) {
+    const std::shared_ptr<rocksdb::DB> db = db_;
+    db_mutex_.Unlock();
+    uint64_t bytes = 0;
+    if (db != nullptr && db->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &bytes)) {
+      in_memory_bytes_.store(bytes);
+    }
+  }
+  const uint64_t in_memory_bytes = in_memory_bytes_.load();
   return {background_.table_bytes.load() + in_memory_bytes, background_.compaction_bytes_max.load() + in_memory_bytes};
 }
 
