@@ -161,10 +161,6 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                     parts.local_chunks, options, 0));
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                           parts.cluster->shared);
-  if (parts.cluster->hosted != nullptr) {
-    metadata_room =
-        std::make_unique<MetadataRoom>(*parts.cluster->hosted, parts.local_chunks, *waiters, Context(stop.get_token()));
-  }
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
   auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
                                                                         .options = options,
@@ -222,7 +218,10 @@ SharedFileSystem::~SharedFileSystem() {
 }
 
 Status SharedFileSystem::Start() {
-  if (metadata_room) parts.cluster->hosted->SetNameRoom(metadata_room.get());
+  if (kv::HostedStore* hosted = parts.cluster->hosted) {
+    metadata_room = std::make_unique<MetadataRoom>(*hosted, parts.local_chunks, *waiters, Context(stop.get_token()));
+    hosted->SetNameRoom(metadata_room.get());
+  }
   CAIRNFS_RETURN_IF_ERROR(member->Start());
   shared_files->SetOrphans(member->orphans());
   return {};
