@@ -199,17 +199,19 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                  .locks = parts.cluster->locks});
   MakeThemes(std::make_unique<SharedNameChanges>(
       MakeServices(), SharedNameChanges::Parts{host, own_session, own_copies, *unpublished}));
-  host.OnEpoch([this] {
-    table.ForEach([](const InodePtr& inode) {
-      MutexLock lock(inode->mutex);
-      if (!inode->content) return;
-      inode->others_noticed++;
-      inode->content->shared().must_compare = true;
-      inode->content->shared().compared_revision = 0;
-    });
-  });
+  host.OnEpoch([this] { CompareAllWithStore(); });
   member =
       std::make_unique<ClusterMember>(ClusterMember::Parts{parts, options, host, table, *streams, *error_names, stop});
+}
+
+void SharedFileSystem::CompareAllWithStore() {
+  table.ForEach([](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content) return;
+    inode->others_noticed++;
+    inode->content->shared().must_compare = true;
+    inode->content->shared().compared_revision = 0;
+  });
 }
 
 SharedFileSystem::~SharedFileSystem() {

@@ -95,6 +95,7 @@ struct SharedRoundParts {
 struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   ~SharedFileSystem() override;
+  void CompareAllWithStore();  // each open file, before it is read or published again
   Status Start() override;
   void LeaveCluster(Clock::time_point waits_end) override {
     host.EndSyncsBy(waits_end);
