@@ -331,38 +331,24 @@ class Service::Impl final : public Control::Service {
   }
 
   grpc::Status Cluster(grpc::ServerContext* context, const ClusterRequest*, ClusterReply* reply) override {
-    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    const CallWatch::Call running(calls_, *context);
-    auto report = options_.cluster->Report(running.wanted());
-    if (!report.ok()) return rpc::ToGrpc(report.error());
-    *reply = *std::move(report);
-    return grpc::Status::OK;
+    return AskCluster(*context, reply,
+                      [](ClusterControl& cluster, const Context& wanted) { return cluster.Report(wanted); });
   }
 
   grpc::Status DrainNode(grpc::ServerContext* context, const DrainNodeRequest* request, NodeReply* reply) override {
-    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    const CallWatch::Call running(calls_, *context);
-    auto drained = options_.cluster->Drain(running.wanted(), *request);
-    if (!drained.ok()) return rpc::ToGrpc(drained.error());
-    *reply = *std::move(drained);
-    return grpc::Status::OK;
+    return AskCluster(*context, reply,
+                      [&](ClusterControl& cluster, const Context& wanted) { return cluster.Drain(wanted, *request); });
   }
 
-  grpc::Status RemoveNode(grpc::ServerContext*, const RemoveNodeRequest* request, NodeReply* reply) override {
-    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    auto removed = options_.cluster->Remove(*request);
-    if (!removed.ok()) return rpc::ToGrpc(removed.error());
-    *reply = *std::move(removed);
-    return grpc::Status::OK;
+  grpc::Status RemoveNode(grpc::ServerContext* context, const RemoveNodeRequest* request, NodeReply* reply) override {
+    return AskCluster(*context, reply,
+                      [&](ClusterControl& cluster, const Context&) { return cluster.Remove(*request); });
   }
 
   grpc::Status ReplaceNode(grpc::ServerContext* context, const ReplaceNodeRequest* request, NodeReply* reply) override {
-    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    const CallWatch::Call running(calls_, *context);
-    auto replaced = options_.cluster->Replace(running.wanted(), *request);
-    if (!replaced.ok()) return rpc::ToGrpc(replaced.error());
-    *reply = *std::move(replaced);
-    return grpc::Status::OK;
+    return AskCluster(*context, reply, [&](ClusterControl& cluster, const Context& wanted) {
+      return cluster.Replace(wanted, *request);
+    });
   }
 
   grpc::Status MakeToken(grpc::ServerContext*, const TokenRequest* request, TokenReply* reply) override {
@@ -392,12 +378,9 @@ class Service::Impl final : public Control::Service {
 
   grpc::Status SetMinReplicas(grpc::ServerContext* context, const SetMinReplicasRequest* request,
                               SetMinReplicasReply* reply) override {
-    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    const CallWatch::Call running(calls_, *context);
-    auto set = options_.cluster->SetMinReplicas(running.wanted(), request->min_replicas());
-    if (!set.ok()) return rpc::ToGrpc(set.error());
-    *reply = *std::move(set);
-    return grpc::Status::OK;
+    return AskCluster(*context, reply, [&](ClusterControl& cluster, const Context& wanted) {
+      return cluster.SetMinReplicas(wanted, request->min_replicas());
+    });
   }
 
   grpc::Status DumpNames(grpc::ServerContext* context, const DumpNamesRequest* request,
@@ -418,19 +401,16 @@ class Service::Impl final : public Control::Service {
     const std::chrono::seconds hold(std::min<uint64_t>(request->hold_seconds(), UINT32_MAX));
     const auto dumped = options_.dump_names(running.wanted(), hold, send);
     if (!dumped.ok()) return rpc::ToGrpc(dumped.error());
+    if (dumped->id() == 0) return grpc::Status::OK;
     piece.Clear();
-    if (dumped->id() != 0) *piece.mutable_hold() = *dumped;
-    if (dumped->id() != 0) writer->Write(piece);
+    *piece.mutable_hold() = *dumped;
+    writer->Write(piece);
     return grpc::Status::OK;
   }
 
   grpc::Status Holds(grpc::ServerContext* context, const HoldsRequest*, HoldsReply* reply) override {
-    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
-    const CallWatch::Call running(calls_, *context);
-    auto holds = options_.cluster->Holds(running.wanted());
-    if (!holds.ok()) return rpc::ToGrpc(holds.error());
-    *reply = *std::move(holds);
-    return grpc::Status::OK;
+    return AskCluster(*context, reply,
+                      [](ClusterControl& cluster, const Context& wanted) { return cluster.Holds(wanted); });
   }
 
   grpc::Status ReleaseHold(grpc::ServerContext* context, const ReleaseHoldRequest* request,
@@ -442,6 +422,17 @@ class Service::Impl final : public Control::Service {
   }
 
  private:
+  // What this host of a cluster answers; `wanted` ends when the caller is gone.
+  template <typename Reply, typename Ask>
+  grpc::Status AskCluster(grpc::ServerContext& context, Reply* reply, Ask ask) {
+    if (options_.cluster == nullptr) return rpc::ToGrpc(Alone());
+    const CallWatch::Call running(calls_, context);
+    Result<Reply> answer = ask(*options_.cluster, running.wanted());
+    if (!answer.ok()) return rpc::ToGrpc(answer.error());
+    *reply = *std::move(answer);
+    return grpc::Status::OK;
+  }
+
   struct Sample {
     Clock::time_point when;
     uint64_t written, read;
