@@ -48,13 +48,14 @@ Result<HeldDump> HeldDump::Decode(const kv::KvEntry& entry) {
   hold.until = decoder.Time();
   hold.records = decoder.U64();
   hold.host = std::string(decoder.LengthPrefixed());
-  const bool is_hold = entry.key.size() == kHoldKeyBytes && entry.key.starts_with(kHeldPrefix);
-  if (!is_hold || !decoder.Finished() || version != kHoldVersion || is_complete > 1) {
+  if (!IsHold(entry.key) || !decoder.Finished() || version != kHoldVersion || is_complete > 1) {
     return MakeError(ErrorCode::kCorrupt, "the hold of a dump does not decode");
   }
   hold.id = Decoder(std::string_view(entry.key).substr(kHeldPrefix.size())).BigEndianU64();
   return hold;
 }
+
+bool IsHold(std::string_view key) { return key.size() == kHoldKeyBytes && key.starts_with(kHeldPrefix); }
 
 bool IsHeldRecord(std::string_view key) { return key.size() == kHeldRecordKeyBytes && key.starts_with(kHeldPrefix); }
 

@@ -33,6 +33,7 @@ struct HeldDump {
 
 // Below it lie all holds and their records, which collections mark as those of files.
 inline constexpr std::string_view kHeldPrefix = "R";
+bool IsHold(std::string_view key);
 bool IsHeldRecord(std::string_view key);
 uint64_t HoldOfKey(std::string_view key);  // REQUIRES: IsHeldRecord
 // Exists while a dump that holds is being taken.

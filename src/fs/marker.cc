@@ -7,13 +7,42 @@
 #include "base/coding.h"
 #include "cluster/held_dumps.h"
 #include "fs/extent_map.h"
+#include "fs/scan.h"
 
 namespace cairnfs::fs {
 namespace {
 
-constexpr size_t kRecordsPerRead = 1024;
-
 Error MarkStopped() { return MakeError(ErrorCode::kInterrupted, "the collection was stopped"); }
+
+// What may be done where a record names a page that cannot be read.
+std::string WayOut(const kv::KvEntry& entry) {
+  if (cluster::IsHeldRecord(entry.key)) {
+    return "give up the dump that holds it with cairnfs metadata release " +
+           std::to_string(cluster::HoldOfKey(entry.key));
+  }
+  return "find the file with cairnfs check, restore or remove it";
+}
+
+Status MarkEntry(const Context& context, kv::KvStore& kv, store::ChunkStore& chunks, const kv::KvEntry& entry,
+                 const Marking& mark) {
+  auto record = meta::FileRecord::Decode(entry.value);
+  if (!record.ok()) return record.error().WithContext("record of a file");
+  const Status marked = MarkFile(context, *record, chunks, mark);
+  if (marked.ok() || marked.error().code == ErrorCode::kInterrupted) return marked;
+  // Replaced and collected pages mean that the record changed under the mark: read it again.
+  CAIRNFS_ASSIGN_OR_RETURN(const auto again, kv.Get(context, entry.key));
+  if (!again) return {};
+  if (again->revision != entry.revision) {
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord newer, meta::FileRecord::Decode(again->value));
+    return MarkFile(context, newer, chunks, mark);
+  }
+  const uint64_t inode = Decoder(std::string_view(entry.key).substr(entry.key.size() - 8)).BigEndianU64();
+  const std::string what = "the recipe of inode " + std::to_string(inode);
+  const ErrorCode code = marked.error().code;
+  const bool is_of_file = code != ErrorCode::kExhausted && code != ErrorCode::kUnavailable;
+  if (!is_of_file) return marked.error().WithContext(what);
+  return marked.error().WithContext(what + " cannot be read, so nothing is known to be free: " + WayOut(entry));
+}
 
 }  // namespace
 
@@ -74,56 +103,19 @@ Status MarkFile(const Context& context, const meta::FileRecord& record, store::C
   return {};
 }
 
-namespace {
-
-// What may be done where a record names a page that cannot be read.
-std::string WayOut(const kv::KvEntry& entry) {
-  if (cluster::IsHeldRecord(entry.key)) {
-    return "give up the dump that holds it with cairnfs metadata release " +
-           std::to_string(cluster::HoldOfKey(entry.key));
-  }
-  return "find the file with cairnfs check, restore or remove it";
-}
-
-Status MarkEntry(const Context& context, kv::KvStore& kv, store::ChunkStore& chunks, const kv::KvEntry& entry,
-                 const Marking& mark) {
-  auto record = meta::FileRecord::Decode(entry.value);
-  if (!record.ok()) return record.error().WithContext("record of a file");
-  const Status marked = MarkFile(context, *record, chunks, mark);
-  if (marked.ok() || marked.error().code == ErrorCode::kInterrupted) return marked;
-  // Replaced and collected pages mean that the record changed under the mark: read it again.
-  CAIRNFS_ASSIGN_OR_RETURN(const auto again, kv.Get(context, entry.key));
-  if (!again) return {};
-  if (again->revision != entry.revision) {
-    CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord newer, meta::FileRecord::Decode(again->value));
-    return MarkFile(context, newer, chunks, mark);
-  }
-  const uint64_t inode = Decoder(std::string_view(entry.key).substr(entry.key.size() - 8)).BigEndianU64();
-  const std::string what = "the recipe of inode " + std::to_string(inode);
-  const ErrorCode code = marked.error().code;
-  const bool is_of_file = code != ErrorCode::kExhausted && code != ErrorCode::kUnavailable;
-  if (!is_of_file) return marked.error().WithContext(what);
-  return marked.error().WithContext(what + " cannot be read, so nothing is known to be free: " + WayOut(entry));
-}
-
-}  // namespace
-
 Status MarkAll(const Context& context, kv::KvStore& kv, store::ChunkStore& chunks, const Marking& mark,
                std::atomic<uint64_t>& marked) {
-  for (const std::string_view prefix : {std::string_view("D"), cluster::kHeldPrefix}) {
-    std::string begin(prefix);
-    for (bool more = true; more;) {
-      if (context.Expired()) return MarkStopped();
-      CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange range,
-                               kv.Range(context, begin, kv::PrefixEnd(prefix), kRecordsPerRead));
-      for (const kv::KvEntry& entry : range.entries) {
-        if (prefix == cluster::kHeldPrefix && !cluster::IsHeldRecord(entry.key)) continue;
-        CAIRNFS_RETURN_IF_ERROR(MarkEntry(context, kv, chunks, entry, mark));
-        marked++;
-      }
-      more = range.more && !range.entries.empty();
-      if (more) begin = range.entries.back().key + '\0';
-    }
+  for (const char* prefix : {"D", cluster::kHeldPrefix.data()}) {
+    Status entry_marked;
+    const Status scanned = ScanPrefix(context, kv, prefix, [&](const kv::KvEntry& entry) {
+      if (cluster::IsHold(entry.key)) return true;
+      entry_marked = MarkEntry(context, kv, chunks, entry, mark);
+      if (entry_marked.ok()) marked++;
+      return entry_marked.ok();
+    });
+    if (!scanned.ok() && scanned.error().code == ErrorCode::kInterrupted) return MarkStopped();
+    CAIRNFS_RETURN_IF_ERROR(scanned);
+    CAIRNFS_RETURN_IF_ERROR(entry_marked);
   }
   return {};
 }
