@@ -61,11 +61,11 @@ class FilesCheck::LiveCount {
     if (batch_.size() == kDigestsAtOnce) Ask(missing);
   }
   void Ask(std::vector<Digest>& missing) {
-    const auto answer = failure_ ? Result<std::vector<bool>>(*failure_) : chunks_.Has(context_, batch_);
-    if (!answer.ok()) failure_ = answer.error();
-    const std::vector<bool> there = answer.ok() ? *answer : std::vector<bool>(batch_.size(), true);
-    for (size_t i = 0; i < batch_.size(); i++) {
-      if (there[i]) {
+    if (has_failed()) return batch_.clear();
+    const auto there = chunks_.Has(context_, batch_);
+    if (!there.ok()) failure_ = there.error();
+    for (size_t i = 0; i < batch_.size() && there.ok(); i++) {
+      if ((*there)[i]) {
         live_.Add(batch_[i]);
       } else {
         missing.push_back(batch_[i]);
@@ -73,6 +73,7 @@ class FilesCheck::LiveCount {
     }
     batch_.clear();
   }
+  bool has_failed() const { return failure_.has_value(); }
   // The store's error: not all of it could be asked.
   Result<uint64_t> Count() {
     if (failure_) return *failure_;
@@ -127,7 +128,7 @@ Status FilesCheck::FindMissing(const Context& context, CheckReport& report) {
   LiveCount live(context, chunks_);
   CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv_, "D", [&](const kv::KvEntry& entry) {
     CheckFile(context, entry, live, report);
-    return !context.Expired();
+    return !context.Expired() && !live.has_failed();
   }));
   CAIRNFS_ASSIGN_OR_RETURN(live_chunks_, live.Count());
   return {};
