@@ -1,29 +1,9 @@
 // Who may make names on any host while the disk of the host that keeps them gets full.
 #include "cluster_fixture.h"
+#include "fixture.h"
 
 namespace cairnfs::fs {
 namespace {
-
-// Tells what it takes of the disk.
-class NamesEngine final : public kv::KvEngine {
- public:
-  std::atomic<uint64_t> held_bytes{0}, needed_bytes{0};
-  Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
-    return memory_->Get(key, snapshot);
-  }
-  Status Scan(std::string_view begin, std::string_view end, const kv::EngineSnapshot* snapshot,
-              const std::function<bool(std::string_view, std::string_view)>& visit) override {
-    return memory_->Scan(begin, end, snapshot, visit);
-  }
-  Status Write(const std::vector<kv::EngineWrite>& writes, kv::WriteMode mode) override {
-    return memory_->Write(writes, mode);
-  }
-  std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
-  kv::DiskUse GetDiskUse() override { return {held_bytes, needed_bytes}; }
-
- private:
-  const std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();
-};
 
 class ClusterMetadataRoomTest : public ClusterTest {
  protected:
@@ -32,7 +12,7 @@ class ClusterMetadataRoomTest : public ClusterTest {
   void SetUp() override {
     ClusterTest::SetUp();
     store_.reset();
-    auto engine = std::make_unique<NamesEngine>();
+    auto engine = std::make_unique<FullableEngine>();
     names_engine_ = engine.get();
     engine_ = std::move(engine);
     kv::HostedStoreOptions options;
@@ -83,7 +63,7 @@ class ClusterMetadataRoomTest : public ClusterTest {
   // Tries it with names that are not there yet.
   bool IsRefused(Host& at, uint32_t uid) { return IsRefused(Make(at, "tried" + std::to_string(++tried_), uid)); }
 
-  NamesEngine* names_engine_ = nullptr;  // engine_
+  FullableEngine* names_engine_ = nullptr;  // engine_
   int tried_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// An engine that passes everything on, counts the snapshots that live, and lets a test refuse writes or do something
-// beside a read.
+// An engine that passes everything on, counts the snapshots that live, tells of the disk what a test says, and lets a
+// test refuse writes or do something beside a read.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,8 @@ class HookedEngine final : public kv::KvEngine {
   void SetReadHook(std::function<Status(std::string_view)> hook) { read_hook_ = std::move(hook); }
   // Called once, before and after the next Get. Set while nothing is read.
   std::function<void()> before_get, after_get;
+  kv::DiskUse use;             // set while nobody asks
+  std::atomic<int> tidied{0};  // how often
   int live_snapshots() const { return live_snapshots_.load(); }
 
   Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
@@ -39,6 +41,8 @@ class HookedEngine final : public kv::KvEngine {
   std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override {
     return std::make_unique<Snapshot>(base_.GetSnapshot(), live_snapshots_);
   }
+  kv::DiskUse GetDiskUse() override { return use; }
+  void Tidy() override { ++tidied; }
 
  private:
   struct Snapshot final : kv::EngineSnapshot {

@@ -67,40 +67,19 @@ TEST_F(SpaceTest, WhatTheMetadataNeedsIsKeptBesideTheReserve) {
   EXPECT_EQ(meter.MetadataRoom(0), 0u);
 }
 
-// An engine that tells what it was set to.
-class BesideEngine final : public kv::KvEngine {
- public:
-  Result<std::optional<std::string>> Get(std::string_view key, const kv::EngineSnapshot* snapshot) override {
-    return memory_->Get(key, snapshot);
-  }
-  Status Scan(std::string_view begin, std::string_view end, const kv::EngineSnapshot* snapshot,
-              const std::function<bool(std::string_view, std::string_view)>& visit) override {
-    return memory_->Scan(begin, end, snapshot, visit);
-  }
-  Status Write(const std::vector<kv::EngineWrite>& writes, kv::WriteMode mode) override {
-    return memory_->Write(writes, mode);
-  }
-  std::unique_ptr<kv::EngineSnapshot> GetSnapshot() override { return memory_->GetSnapshot(); }
-  kv::DiskUse GetDiskUse() override { return {3 * kMiB, 2 * kMiB}; }
-  void Tidy() override { tidied_++; }
-  int tidied() const { return tidied_; }
-
- private:
-  const std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();
-  std::atomic<int> tidied_{0};
-};
-
 TEST_F(StoreTest, AnEngineBesideCountsAsMetadataAndIsTidied) {
   Open();
   const uint64_t room = store_->MetadataRoom(0);
-  BesideEngine beside;
+  const auto memory = kv::OpenMemoryEngine();
+  HookedEngine beside(*memory);
+  beside.use = {3 * kMiB, 2 * kMiB};
   StoreOptions options = SmallOptions();
   options.engine_beside = &beside;
   Open(options);
   EXPECT_EQ(store_->MetadataBytes(), 3 * kMiB);
   EXPECT_EQ(store_->MetadataRoom(0), room - 2 * kMiB);
   Put(MakeChunk(1, 10'000));  // the background thread makes the next segment ready
-  EXPECT_TRUE(Eventually([&] { return beside.tidied() > 0; }));
+  EXPECT_TRUE(Eventually([&] { return beside.tidied > 0; }));
   store_.reset();
 }
 
