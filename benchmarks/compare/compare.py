@@ -14,7 +14,7 @@ import bench
 import cairnfs_mount
 import report
 import rows
-from machine import GIB, MIB, CannotRun, Scratch, describe, hold_dirty_limits, load_average, memory, run
+from machine import GIB, MIB, CannotRun, Programs, Scratch, describe, hold_dirty_limits, load_average, memory, run
 from peers import GlusterFS, MooseFS
 from systems import CairnFS
 
@@ -53,17 +53,17 @@ def parse(arguments):
     return options
 
 
-class Comparison:
+class Comparison(Programs):
     """What every row needs: sizes, places, programs, the load generator, and the systems."""
 
     def __init__(self, options, scratch):
-        self.options, self.scratch, self.build = options, scratch, options.build
+        super().__init__(options.build)
+        self.options, self.scratch = options, scratch
         self.rounds = options.rounds or (2 if options.quick else 4)
         self.files = 500 if options.quick else 2000
         self.machine = describe(scratch.path)
         self.revision = bench.revision()
         self._choose_sizes()
-        self.seed = int.from_bytes(os.urandom(4), "little") << 20
         self.machine["dirty_limit_bytes"] = hold_dirty_limits(scratch)
         self.load = rows.TimedLoad(self, self.size)
         self.has_failed = False
@@ -94,16 +94,6 @@ class Comparison:
     @property
     def peers(self):
         return [system for system in self.systems if system.is_peer]
-
-    def program(self, name):
-        path = os.path.join(self.build, name)
-        if not os.path.exists(path):
-            raise CannotRun(f"{path} is not built")
-        return path
-
-    def next_seed(self):
-        self.seed += 100_000
-        return self.seed
 
     def warm_free_memory(self, size):
         """Touches free memory for a page cache of that size, right before who needs it (docs/benchmark.md)."""

@@ -17,8 +17,8 @@ import report
 import saving
 import several_hosts
 import small_syncs
-from machine import (GIB, MIB, CannotRun, Scratch, describe, hold_dirty_limits, load_average, memory, process_memory, run,
-                     size_of)
+from machine import (GIB, MIB, CannotRun, Programs, Scratch, describe, hold_dirty_limits, load_average, memory,
+                     process_memory, run, size_of)
 from measuring import Row
 from plots import write_plots
 from subjects import Cairn, Load
@@ -70,14 +70,14 @@ def say(text=""):
     print(text, flush=True)
 
 
-class Bench:
+class Bench(Programs):
     """What every experiment needs: sizes, places, programs, the load generator."""
 
     CannotRun = CannotRun
 
     def __init__(self, options, scratch):
-        self.scratch, self.quick = scratch, options.quick
-        self.build, self.source = options.build, SOURCE
+        super().__init__(options.build)
+        self.scratch, self.quick, self.source = scratch, options.quick, SOURCE
         self.machine = describe(scratch.path)
         self.file_system = self.machine["file_system"]
         self.began = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -88,7 +88,6 @@ class Bench:
         # A small pool is warm sooner. Without --quick the daemon chooses as it does for a user.
         self.mount_options = {"pool_size": "512MiB"} if self.quick and memory("MemTotal") > 8 * GIB else {}
         self.memory_seen = []
-        self.seed = int.from_bytes(os.urandom(4), "little") << 20
         self.load = Load(self)
         self.pool_bytes = self._pool_bytes()
 
@@ -108,16 +107,6 @@ class Bench:
         """What the daemon takes by itself; the floor gets as many buffers."""
         with Cairn(self, "probe") as cairn:
             return cairn.status()["pool_buffers"] * MIB
-
-    def program(self, name):
-        path = os.path.join(self.build, name)
-        if not os.path.exists(path):
-            raise CannotRun(f"{path} is not built")
-        return path
-
-    def next_seed(self):
-        self.seed += 100_000
-        return self.seed
 
     def plain(self, name):
         """A path on the directory's own file system."""

@@ -18,6 +18,23 @@ class CannotRun(Exception):
     """Why a measurement is not possible here; shown in its row."""
 
 
+class Programs:
+    """The programs of a build, and seeds for them: no two of one run share a part of what they make."""
+
+    def __init__(self, build):
+        self.build, self.seed = build, int.from_bytes(os.urandom(4), "little") << 20
+
+    def program(self, name):
+        path = os.path.join(self.build, name)
+        if not os.path.exists(path):
+            raise CannotRun(f"{path} is not built")
+        return path
+
+    def next_seed(self):
+        self.seed += 100_000
+        return self.seed
+
+
 def run(*command, timeout=900, **options):
     """Runs a command; its output. Raises CannotRun with the output when it fails. Like all that is started here it is
     in a session of its own: an interrupt reaches this process alone, which then ends the others in order."""
