@@ -176,7 +176,13 @@ std::string TextOf(const meta::DumpSummary& dump) {
                      UtcText(dump.head.taken), dump.head.program, dump.entries, daemon::FormatSize(dump.bytes));
 }
 
-void PrintDump(const meta::DumpSummary& dump, bool json) { Print(json ? JsonOf(dump).dump() + "\n" : TextOf(dump)); }
+void PrintDump(const Dumped& dump, bool json) {
+  const bool is_held = dump.hold.id() != 0;
+  if (!json) return Print(TextOf(dump.summary) + (is_held ? "held as " + TextOf(dump.hold) : ""));
+  nlohmann::ordered_json object = JsonOf(dump.summary);
+  if (is_held) object["hold"] = JsonOf(dump.hold);
+  Print(object.dump() + "\n");
+}
 
 }  // namespace
 
@@ -185,14 +191,7 @@ int RunMetadataDump(const MetadataCommand& command) {
   auto dumped = Dump(command, line);
   line.Clear();
   if (!dumped.ok()) return Fail(dumped.error());
-  if (command.json) {
-    nlohmann::ordered_json json = JsonOf(dumped->summary);
-    if (dumped->hold.id() != 0) json["hold"] = JsonOf(dumped->hold);
-    Print(json.dump() + "\n");
-    return daemon::kExitDone;
-  }
-  Print(TextOf(dumped->summary));
-  if (dumped->hold.id() != 0) Print("held as " + TextOf(dumped->hold));
+  PrintDump(*dumped, command.json);
   return daemon::kExitDone;
 }
 
@@ -224,7 +223,7 @@ int RunMetadataRelease(const MetadataCommand& command) {
 int RunMetadataShow(const MetadataCommand& command) {
   auto summary = daemon::ReadDumpFile(command.file);
   if (!summary.ok()) return Fail(summary.error());
-  PrintDump(*summary, command.json);
+  PrintDump({*summary, {}}, command.json);
   return daemon::kExitDone;
 }
 

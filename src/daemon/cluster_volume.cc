@@ -336,7 +336,7 @@ Result<control::HoldReply> ClusterVolume::DumpNames(const Context& context, std:
     return control::HoldReply();
   }
   cluster::HoldInTheMaking made(*fenced_, *membership_);
-  CAIRNFS_RETURN_IF_ERROR(made.Begin(context, NodeName(config_)));
+  CAIRNFS_RETURN_IF_ERROR(made.Begin(context, OwnName()));
   auto keep = [&](std::string_view key, std::string_view value) {
     return key.starts_with("D") ? made.Add(context, key, value) : Status();
   };
