@@ -50,8 +50,7 @@ const char* WhatIsToBeDone(const Config& config, bool is_node) {
   if (is_node) return "; the host that serves it must be mounted, and its serve_metadata address be given";
   if (!AsksForTls(config)) return "; is etcd running, and can this host reach it?";
   return "; that etcd speaks TLS: give its authority (tls_ca, --tls-ca), and where it asks for certificates this "
-         "host's "
-         "(tls_certificate and tls_key)";
+         "host's (tls_certificate and tls_key)";
 }
 
 // The first read. When it succeeds, later errors are not about the address.
