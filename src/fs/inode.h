@@ -81,7 +81,10 @@ struct Content {
   uint64_t drain_target = 0;      // the round waits until every chunk with an id up to this one is applied
   unsigned barriers_waiting = 0;  // operations that wait until nothing is in flight; no new cuts meanwhile
 
-  bool drop_runs = false;        // under memory pressure: runs that are stored give their buffers back
+  bool drop_runs = false;  // under memory pressure: runs that are stored give their buffers back
+  // Small holes in which the overlay has zeros, of a file that other hosts may write to: what they write there counts,
+  // so no zero is this host's own.
+  RangeSet filled_holes{SIZE_MAX};
   Clock::time_point written_at;  // when bytes were last laid into `overlay`
 
   bool must_reload() const { return publish->must_reload(); }

@@ -93,7 +93,6 @@ void Streams::ForgetHealed(const InodePtr& inode) {
 void Streams::FillSmallHole(const InodePtr& inode, uint64_t end) {
   static constexpr std::array<std::byte, 2 * kPageBytes> kZeros{};
   Content& content = *inode->content;
-  if (content.publish->is_shared()) return;  // another host may write there just now
   const uint64_t page = AlignDown(end, kPageBytes);
   const uint64_t least = page - std::min<uint64_t>(page, kPageBytes);
   uint64_t begin = end;
@@ -105,6 +104,7 @@ void Streams::FillSmallHole(const InodePtr& inode, uint64_t end) {
   if (begin == end || HasWholePage(begin, end) || content.HasLost(begin, end)) return;
   if (!local_.TryReserve(end - begin)) return;
   content.overlay.Write(begin, io::Slice{{}, kZeros.data(), end - begin});
+  if (content.publish->is_shared()) content.filled_holes.Add(begin, end);
 }
 
 bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) {
@@ -112,6 +112,7 @@ bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   Overlay& overlay = content.overlay;
   content.written_at = Clock::Now();
   if (!overlay.HasRunTo(offset)) FillSmallHole(inode, offset);
+  if (!content.filled_holes.empty()) content.filled_holes.Remove(offset, offset + data.size);
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);
   // What was overwritten before it was cut needs no room any more.
@@ -396,6 +397,7 @@ static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const std::
   RangeSet ranges(SIZE_MAX);
   if (content.publish->is_shared()) {
     ranges = NewRanges(content, chunk);
+    ranges.Remove(content.filled_holes);
     content.publish->NoteRanges(ranges);
   }
   if (!chunk.skips_stored) ranges.Add(chunk.offset, chunk.offset + chunk.size);
@@ -479,12 +481,14 @@ void Streams::DropStoredRuns(const InodePtr& inode) {
   content.overlay.DropStoredRuns();
   if (before > content.overlay.run_bytes()) local_.ReleaseReservation(before - content.overlay.run_bytes());
   content.drop_runs = false;
+  if (content.overlay.empty()) content.filled_holes.Clear();
 }
 
 void Streams::DropStoredFronts(const InodePtr& inode) {
   Content& content = *inode->content;
   Overlay& overlay = content.overlay;
   const uint64_t before = overlay.run_bytes();
+  content.filled_holes.ForEach([&](uint64_t begin, uint64_t end) { overlay.Remove(begin, end - begin); });
   // What an earlier chunk still brings is not stored yet.
   std::map<uint64_t, uint64_t> stored_by_start;
   for (const auto& [start, run] : overlay.runs()) stored_by_start[start] = run.stored;

@@ -63,7 +63,8 @@ class Streams {
   // Drops runs of the overlay that are stored completely. Does nothing while chunks are in flight.
   void DropStoredRuns(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Call this when the content was based on another record. Drops stored bytes that the overlay keeps to cut them again
-  // with what follows: other hosts may have written there. Chunks in flight are applied without those bytes.
+  // with what follows, and the zeros of filled holes: other hosts may have written there. Chunks in flight are applied
+  // without those bytes.
   void DropStoredFronts(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // The newest bytes of the range are lost. Drops the older bytes there that are not stored, which must not take their
   // place.

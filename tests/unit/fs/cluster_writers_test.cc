@@ -1,13 +1,24 @@
 // Files that several hosts write: each keeps what it wrote.
 #include "cluster_fixture.h"
 #include "fs/names.h"
+#include "fs/recipe.h"
 
 namespace cairnfs::fs {
 namespace {
 
-using ClusterWritersTest = ClusterTest;
+class ClusterWritersTest : public ClusterTest {
+ protected:
+  size_t ExtentCountOf(std::string_view name) {
+    const InodeId inode = host(0).fs->names().Lookup({}, kRootInode, name)->inode;
+    const auto state = host(0).names->ReadFile({}, inode);
+    EXPECT_TRUE(state.ok() && state->record);
+    const auto recipe = Recipe::Decode(state->record->recipe);
+    EXPECT_TRUE(recipe.ok() && !recipe->is_tree);
+    return recipe->extents.size();
+  }
+};
 
-// A hole between the pieces of one host is not its own to fill, however small.
+// A host lays zeros into a small hole between its pieces, and they give way to what another writes there.
 TEST_F(ClusterWritersTest, SmallPiecesThatTwoWritersLayBetweenEachOthersBothStay) {
   MakeHosts(2);
   host(0).Put("file", "");
@@ -23,6 +34,62 @@ TEST_F(ClusterWritersTest, SmallPiecesThatTwoWritersLayBetweenEachOthersBothStay
   ASSERT_TRUE(host(0).CloseFile(*one).ok());
   EXPECT_EQ(host(0).Cat("file"), expected);
   EXPECT_EQ(host(1).Cat("file"), expected);
+}
+
+// Two hosts write pieces into a grid of cells, each into its own, with small holes between them. What one has synced,
+// the other sees when it opens the file, whatever it has in memory for the holes.
+TEST_F(ClusterWritersTest, PiecesInSmallHolesAreSeenByEachHostThatOpensTheFile) {
+  constexpr uint64_t kCells = 160, kCellBytes = 150;
+  MakeHosts(2);
+  std::mt19937_64 random(1);
+  for (unsigned round = 0; round < 12; round++) {
+    const std::string name = "file" + std::to_string(round);
+    host(0).Put(name, "");
+    const std::string zeros(kCells * kCellBytes, '\0');
+    std::array written{zeros, zeros};
+    auto one = host(0).Open(name), two = host(1).Open(name);
+    ASSERT_TRUE(one.ok() && two.ok());
+    const std::array handles{*one, *two};
+    for (unsigned step = 0; step < 60; step++) {
+      const unsigned by = random() % 2;
+      const uint64_t at = (random() % kCells / 2 * 2 + by) * kCellBytes, length = 1 + random() % kCellBytes;
+      const std::string piece = TextOf(random(), length);
+      ASSERT_TRUE(host(by).Write(handles[by], at, piece).ok());
+      written[by].replace(at, length, piece);
+      if (random() % 4 != 0) continue;
+      ASSERT_TRUE(host(by).Fsync(handles[by]).ok());
+      std::string seen = host(1 - by).Cat(name);
+      seen.resize(kCells * kCellBytes);
+      for (uint64_t cell = by; cell < kCells; cell += 2) {
+        ASSERT_EQ(seen.substr(cell * kCellBytes, kCellBytes), written[by].substr(cell * kCellBytes, kCellBytes))
+            << "cell " << cell << " in step " << step << " of round " << round;
+      }
+    }
+    ASSERT_TRUE(host(1).CloseFile(*two).ok());
+    ASSERT_TRUE(host(0).CloseFile(*one).ok());
+    std::string expected = written[0];
+    for (size_t i = 0; i < expected.size(); i++) expected[i] = static_cast<char>(expected[i] | written[1][i]);
+    for (unsigned h = 0; h < 2; h++) {
+      std::string seen = host(h).Cat(name);
+      seen.resize(expected.size());
+      EXPECT_EQ(seen, expected) << "on host " << h << " in round " << round;
+    }
+  }
+}
+
+// As rsync --sparse writes: zeros at the borders of its blocks are seeks.
+TEST_F(ClusterWritersTest, SeeksOverAFewZerosCostNoExtentEach) {
+  MakeHosts(2);
+  constexpr uint64_t kHoles = 100, kStep = 3000, kZeros = 300;
+  std::string text = TextOf(7, kHoles * kStep);
+  auto file = host(0).Create("sparse");
+  for (uint64_t at = 0; at < text.size(); at += kStep) {
+    text.replace(at, kZeros, kZeros, '\0');
+    ASSERT_TRUE(host(0).Write(file, at + kZeros, text.substr(at + kZeros, kStep - kZeros)).ok());
+  }
+  ASSERT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_EQ(host(1).Cat("sparse"), text);
+  EXPECT_LT(ExtentCountOf("sparse"), kHoles / 3) << "a few of its chunks, and of each round that ran meanwhile";
 }
 
 // Each host stores the end of the file anew with what it has appended.
