@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <grpcpp/generic/async_generic_service.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -26,10 +27,10 @@ constexpr int kRefusedAgeMs = 5'000, kRefusedGraceMs = 1'000;
 constexpr int kRefusedCallsMax = 4;  // of a connection
 constexpr size_t kRefusedBytesMax = 16 * kMiB;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
-// Connections over which no call came yet: those of strangers are closed after the handshake's time.
 // What is received and not worked off, over all connections: also parts of messages. Beyond it gRPC ends calls, the
 // largest first.
 constexpr size_t kReceivedBytesMax = 256 * kMiB;
+// Connections over which no call came yet: those of strangers are closed after the handshake's time.
 constexpr size_t kYoungMax = 512, kYoungOfNetworkMax = 64;
 constexpr int kHandshakeMs = 5'000;
 constexpr auto kYoungAge = 2 * std::chrono::milliseconds(kHandshakeMs);
