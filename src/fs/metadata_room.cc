@@ -27,6 +27,14 @@ uint32_t OwnerOf(const OwnerRuns& runs, uint64_t inode) {
 // Of a key that begins with a letter and the number of an inode.
 uint64_t InodeIn(std::string_view key) { return Decoder(key.substr(std::min<size_t>(1, key.size()))).BigEndianU64(); }
 
+// The file that the entry belongs to. A name belongs to what it names: in a directory where everybody may write that is
+// whoever made it.
+uint64_t InodeOf(const kv::KvEntry& entry) {
+  if (!entry.key.starts_with('E')) return InodeIn(entry.key);
+  const auto record = meta::DentryRecord::Decode(entry.value);
+  return record.ok() ? record->inode.value : InodeIn(entry.key);  // a check tells of one that is damaged
+}
+
 Error NoRoom(const std::string& why) { return MakeError(ErrorCode::kNoSpace, why); }
 
 }  // namespace
@@ -44,7 +52,7 @@ Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvSt
   }));
   for (const char* prefix : {"D", "E", "X"}) {
     CAIRNFS_RETURN_IF_ERROR(ScanPrefix(context, kv, prefix, [&](const kv::KvEntry& entry) {
-      MetadataOwner& owner = owners[OwnerOf(runs, InodeIn(entry.key))];
+      MetadataOwner& owner = owners[OwnerOf(runs, InodeOf(entry))];
       const uint64_t bytes = entry.key.size() + entry.value.size();
       owner.bytes += bytes;
       if (*prefix == 'X') owner.xattr_bytes += bytes;

@@ -22,9 +22,9 @@
 
 namespace cairnfs::fs {
 
-// What each user's entries take, by uid, the largest first; before compression. Names count for who owns the directory.
-// The entries change meanwhile: each counts as it was at some moment of the call. kInterrupted once the context has
-// expired.
+// What each user's entries take, by uid, the largest first; before compression. Names count for the owner of what they
+// name. The entries change meanwhile: each counts as it was at some moment of the call. kInterrupted once the context
+// has expired.
 Result<std::vector<MetadataOwner>> CountByOwner(const Context& context, kv::KvStore& kv);
 
 class MetadataRoom final : public kv::NameRoom {

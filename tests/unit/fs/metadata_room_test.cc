@@ -121,5 +121,15 @@ TEST_F(MetadataRoomTest, WhatEachUserHasIsCounted) {
   }
 }
 
+// A directory in which everybody may make names, as /tmp: who makes them there has them.
+TEST_F(MetadataRoomTest, NamesInADirectoryOfAnotherCountForWhoeverMadeThem) {
+  for (unsigned i = 0; i < 500; ++i) MakeLink(std::string(200, 'n') + std::to_string(i), kBob, 10);
+  auto owners = world_.fs->maintenance().GetMetadataOwners({});
+  ASSERT_TRUE(owners.ok());
+  EXPECT_EQ(owners->front().uid, kBob);
+  EXPECT_GE(owners->front().bytes, 500 * 200u);
+  EXPECT_LE(owners->back().bytes, 5000u) << "root has the directory alone";
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
