@@ -6,6 +6,7 @@ Options: --seed N; --all: both stores; node, etcd: that one; names of cases run 
 
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -152,9 +153,90 @@ def no_two_nodes_have_one_address(store):
         return refused.stderr.strip()
 
 
+class Trainer(threading.Thread):
+    """Saves checkpoints on a host, one after another, and restores those of all hosts. Raises in join what it met."""
+
+    def __init__(self, host, seed, saved):
+        super().__init__(daemon=True)
+        self.host, self.random, self.saved = host, random.Random(seed), saved
+        self.saves, self.error = 0, None
+        self.ends, self.goes_on, self.stands = threading.Event(), threading.Event(), threading.Event()
+        self.goes_on.set()
+
+    def run(self):
+        try:
+            while not self.ends.is_set():
+                if not self.goes_on.is_set():
+                    self.stands.set()
+                    self.goes_on.wait()
+                    self.stands.clear()
+                self.save_and_restore()
+        except BaseException as error:  # pylint: disable=broad-except
+            self.error = error
+        self.stands.set()
+
+    def save_and_restore(self):
+        folder = f"{self.host.name}-{self.saves}"
+        contents = [self.random.randbytes(self.random.randrange(2 * MIB)) for _ in range(3)]
+        os.mkdir(self.host.path(folder + ".tmp"))
+        for rank, content in enumerate(contents):
+            write(self.host.path(folder + ".tmp", str(rank)), content)
+        os.rename(self.host.path(folder + ".tmp"), self.host.path(folder))
+        self.saved.append((folder, contents))
+        self.saves += 1
+        folder, contents = self.random.choice(self.saved)
+        for rank, content in enumerate(contents):
+            assert read(self.host.path(folder, str(rank))) == content, f"{folder}/{rank} differs on {self.host.name}"
+
+    def stand(self):
+        self.goes_on.clear()
+        self.stands.wait()
+
+    def finish(self):
+        self.ends.set()
+        self.goes_on.set()
+        self.join()
+        if self.error:
+            raise AssertionError(f"the trainer on {self.host.name} failed") from self.error
+
+
+def each_host_is_restarted_while_others_save(store):
+    """As an upgrade does it, host by host, also that with the names: the trainers of the other hosts see nothing of
+    it. One host is killed instead of unmounted."""
+    rng = random.Random(SEED)
+    with Scratch() as scratch, Cluster(scratch, metadata=store, options=OPTIONS) as cluster:
+        cluster.start()
+        saved = []
+        trainers = [Trainer(host, rng.random(), saved) for host in cluster.hosts]
+        killed = rng.choice(cluster.hosts)
+
+        def others_save(trainer):
+            others = [(other, other.saves) for other in trainers if other is not trainer]
+            wait_until(lambda: all(other.saves >= saves + 2 or other.error for other, saves in others), 120,
+                       "the other hosts save")
+        for trainer in trainers:
+            trainer.start()
+        for trainer in trainers:
+            others_save(trainer)
+            trainer.stand()
+            trainer.host.kill() if trainer.host is killed else trainer.host.umount()
+            if store == "etcd" or trainer.host is not cluster.hosts[0]:  # else they wait for the names
+                others_save(trainer)
+            trainer.host.mount()
+            others_save(trainer)
+            trainer.goes_on.set()
+        for trainer in trainers:
+            trainer.finish()
+        for folder, contents in saved:
+            host = rng.choice(cluster.hosts)
+            assert [read(host.path(folder, str(rank))) for rank in range(3)] == contents, (folder, host.name)
+        return f"{len(saved)} checkpoints"
+
+
 CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for, a_removed_node_stays_away,
-         no_two_nodes_have_one_address)
+         no_two_nodes_have_one_address, each_host_is_restarted_while_others_save)
+SEED = seed_from_arguments()
 
 
 if __name__ == "__main__":
-    sys.exit(max(run_cases(CASES, store) for store in stores_of(seed_from_arguments())))
+    sys.exit(max(run_cases(CASES, store) for store in stores_of(SEED)))
