@@ -20,6 +20,7 @@
 #include <optional>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/context.h"
@@ -331,15 +332,17 @@ int RunGc(const GcCommand& command) {
   auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());
   ProgressLine line(!json);
-  std::string last_phase;
+  std::string phase;
+  Clock::time_point phase_began;
   control::GcRequest request;
   request.set_after_restore(command.after_restore);
   auto result = located->client.Gc(request, [&](const control::GcProgress& progress) {
     if (json || !progress.running()) return;
-    line.Show(GcLine(progress));
-    // In a file, one line for each phase.
-    if (!line.is_shown() && progress.phase() != last_phase) fmt::print(stderr, "cairnfs: {}\n", GcLine(progress));
-    last_phase = progress.phase();
+    const bool is_new = std::exchange(phase, progress.phase()) != progress.phase();
+    if (is_new) phase_began = Clock::Now();
+    const std::string text = GcLine(progress, Clock::Now() - phase_began);
+    line.Show(text);
+    if (!line.is_shown() && is_new) fmt::print(stderr, "cairnfs: {}\n", text);  // in a file, one line for each phase
   });
   line.Clear();
   if (!result.ok()) return Fail(result.error());

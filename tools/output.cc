@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/printable.h"
 #include "base/user.h"
 #include "daemon/size_text.h"
 #include "json_text.h"
+#include "progress.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -152,10 +154,18 @@ std::string StatusJson(const control::StatusReply& status) {
   return JsonText(json);
 }
 
-std::string GcLine(const control::GcProgress& progress) {
-  return fmt::format("{}: {} inodes marked, {} of {} chunks seen, {} freed ({}), {} moved", progress.phase(),
-                     progress.inodes_marked(), progress.chunks_seen(), progress.chunks_total(), progress.chunks_freed(),
-                     FormatSize(progress.bytes_freed()), FormatSize(progress.bytes_moved()));
+std::string GcLine(const control::GcProgress& progress, Clock::duration elapsed) {
+  const uint64_t marked = progress.inodes_marked(), inodes = std::max(progress.inodes_total(), marked);
+  if (progress.phase() == "mark") {
+    return fmt::format("mark: {} of {} inodes{}; then the sweep", marked, inodes, LeftText(marked, inodes, elapsed));
+  }
+  if (progress.phase() == "sweep") {
+    const uint64_t seen = progress.chunks_seen(), chunks = progress.chunks_total();
+    return fmt::format("sweep: {} of {} chunks{}; {} freed ({}), {} moved", seen, chunks,
+                       LeftText(seen, chunks, elapsed), progress.chunks_freed(), FormatSize(progress.bytes_freed()),
+                       FormatSize(progress.bytes_moved()));
+  }
+  return progress.phase();
 }
 
 std::string GcText(const control::GcProgress& progress) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "control.pb.h"
 
 namespace cairnfs::tools {
@@ -11,7 +12,8 @@ namespace cairnfs::tools {
 void Print(const std::string& text);  // to stdout, at once
 std::string StatusText(const control::StatusReply& status);
 std::string StatusJson(const control::StatusReply& status);
-std::string GcLine(const control::GcProgress& progress);  // one line of progress
+// One line of progress. `elapsed`: since the phase began.
+std::string GcLine(const control::GcProgress& progress, Clock::duration elapsed);
 std::string GcText(const control::GcProgress& progress);  // the end of it
 std::string GcJson(const control::GcProgress& progress);
 // `last_end`: what the directory's LOCK tells of its last end, empty after a clean one; nullopt beside a daemon.

@@ -39,18 +39,22 @@ void ProgressLine::Clear() {
   has_text_ = false;
 }
 
+std::string LeftText(uint64_t done, uint64_t total, Clock::duration elapsed) {
+  if (done >= total) return "";
+  const double share = static_cast<double>(done) / static_cast<double>(total);
+  const double seconds = std::chrono::duration<double>(elapsed).count();
+  if (share < kShareMin || seconds < kSecondsMin) return "";
+  return fmt::format(", about {} left", TimeText(seconds * (1 - share) / share));
+}
+
 std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed) {
   if (bytes_total == 0) return "nothing";
   bytes_done = std::min(bytes_done, bytes_total);
   const double share = static_cast<double>(bytes_done) / static_cast<double>(bytes_total);
-  const double seconds = std::chrono::duration<double>(elapsed).count();
   std::string text = fmt::format("{} of {} ({:.0f} %)", daemon::FormatSize(bytes_done), daemon::FormatSize(bytes_total),
                                  std::min(99.0, share * 100));
   if (bytes_done == bytes_total) text = fmt::format("all of {}", daemon::FormatSize(bytes_total));
-  if (share >= kShareMin && seconds >= kSecondsMin && bytes_done < bytes_total) {
-    text += fmt::format(", about {} left", TimeText(seconds * (1 - share) / share));
-  }
-  return text;
+  return text + LeftText(bytes_done, bytes_total, elapsed);
 }
 
 }  // namespace cairnfs::tools

@@ -74,6 +74,7 @@ void ToMessage(const fs::CollectionStatus& status, GcProgress& progress) {
   progress.set_segments_compacted(status.segments_compacted);
   progress.set_segments_freed(status.segments_freed);
   progress.set_bytes_moved(status.bytes_moved);
+  progress.set_inodes_total(status.inodes_total);
 }
 
 void ToMessage(const fs::CheckProgress& at, CheckProgress& progress) {

@@ -181,7 +181,8 @@ struct MetadataOwner {
 
 struct CollectionStatus {
   bool running = false;
-  std::string phase;  // "mark", "sweep", "done", "idle", "failed: why"
+  std::string phase;          // "mark", "sweep", "done", "idle", "failed: why"
+  uint64_t inodes_total = 0;  // about so many there are
   uint64_t inodes_marked = 0, chunks_seen = 0, chunks_total = 0, chunks_freed = 0, bytes_freed = 0;
   uint64_t segments_compacted = 0, segments_freed = 0, bytes_moved = 0;
   uint64_t runs_total = 0;

@@ -74,6 +74,12 @@ FsStatus Maintenance::GetStatus() const {
   return status;
 }
 
+CollectionStatus Maintenance::GetCollection() const {
+  CollectionStatus status = parts_.collection.Status();
+  status.inodes_total = at_.totals.inode_count();
+  return status;
+}
+
 Result<std::vector<MetadataOwner>> Maintenance::GetMetadataOwners(const Context& context) const {
   return CountByOwner(context, at_.parts.kv);
 }
@@ -117,6 +123,7 @@ void Maintenance::Collect(Done<CollectionStatus> done) {
     return done(
         MakeError(ErrorCode::kPermission, "the filesystem is mounted read_only, and nothing of it is collected"));
   }
+  at_.totals.CountAgain();
   parts_.collection.Request(std::move(done));
 }
 

@@ -57,7 +57,7 @@ class Maintenance {
   Status AllowCollections() { return parts_.collection.Release(); }
   // What a collection that began now would keep and free, those that wait for it first. kBusy among several hosts.
   void CountLive(Done<LiveCount> done) { parts_.collection.RequestCount(std::move(done)); }
-  CollectionStatus GetCollection() const { return parts_.collection.Status(); }
+  CollectionStatus GetCollection() const;
   // Reads every inode, recipe and chunk. Beside everything else; one at a time: kBusy while another check runs.
   // kInterrupted soon after the context has expired, or Stop was called.
   void Check(const Context& context, Done<CheckReport> done) { parts_.checker.Request(context, std::move(done)); }

@@ -79,7 +79,7 @@ void SharedTotals::AddInodes(FsSpace& space) const {
 void SharedTotals::Fill(FsStatus& status) {
   status.inode_count = inode_count();
   status.metadata_room_bytes = store_.RoomForNames();
-  Count();
+  CountAgain();
   status.logical_bytes = bytes_;
   at().table.ForEachHeld([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
@@ -87,7 +87,7 @@ void SharedTotals::Fill(FsStatus& status) {
   });
 }
 
-void SharedTotals::Count() {
+void SharedTotals::CountAgain() {
   using namespace std::chrono;
   const int64_t now_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
   int64_t counted_ms = counted_ms_;

@@ -31,9 +31,11 @@ class Totals {
   virtual void AddInodes(FsSpace& space) const = 0;
   // The bytes and inodes of a status.
   virtual void Fill(FsStatus& status) = 0;
+  // Where they are counted now and then: begins a count, if the last is old.
+  virtual void CountAgain() {}
+  uint64_t inode_count() const { return static_cast<uint64_t>(std::max<int64_t>(0, inode_count_.load())); }
 
  protected:
-  uint64_t inode_count() const { return static_cast<uint64_t>(std::max<int64_t>(0, inode_count_.load())); }
   void SetInodeCount(int64_t count) { inode_count_ = count; }
   const Parts& at() const { return at_; }
 
@@ -75,10 +77,9 @@ class SharedTotals final : public Totals {
   SharedTotals(const Parts& parts, const kv::SharedKvStore& store) : Totals(parts), store_(store) {}
   void AddInodes(FsSpace& space) const override;
   void Fill(FsStatus& status) override;
+  void CountAgain() override;
 
  private:
-  void Count();
-
   const kv::SharedKvStore& store_;
   std::atomic<uint64_t> bytes_{0};       // of all records, as of the last count
   std::atomic<int64_t> counted_ms_{-1};  // steady clock: when that began; -1: never

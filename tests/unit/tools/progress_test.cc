@@ -22,6 +22,13 @@ TEST(ShareText, GuessesNothingFromTooLittle) {
   EXPECT_EQ(ShareText(kGiB, 4 * kGiB, milliseconds(999)), "1.0 GiB of 4.0 GiB (25 %)");
 }
 
+TEST(LeftText, GuessesWhileSomethingIsLeft) {
+  EXPECT_EQ(LeftText(1000, 4000, seconds(60)), ", about 3 min left");
+  EXPECT_EQ(LeftText(10, 4000, seconds(60)), "");
+  EXPECT_EQ(LeftText(4000, 4000, seconds(60)), "");
+  EXPECT_EQ(LeftText(0, 0, seconds(60)), "");
+}
+
 TEST(ShareText, NeverSaysMoreThanAll) {
   EXPECT_EQ(ShareText(4 * kGiB - 1, 4 * kGiB, milliseconds(5)), "4.0 GiB of 4.0 GiB (99 %)");
   EXPECT_EQ(ShareText(5 * kGiB, 4 * kGiB, seconds(60)), "all of 4.0 GiB");
