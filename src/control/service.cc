@@ -1,43 +1,31 @@
 #include "control/service.h"
 
-#include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/server_posix.h>
 #include <sys/stat.h>
 
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
-#include "base/answer.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_annotations.h"
 #include "control.grpc.pb.h"
+#include "control/await.h"
 #include "control/call_watch.h"
 #include "control/commit_failures.h"
 #include "control/convert.h"
-#include "control/rank_door.h"
+#include "control/rank_service.h"
 #include "control/socket_uri.h"
 #include "fs/maintenance.h"
-#include "fs/names.h"
 #include "rpc/status.h"
 
 namespace cairnfs::control {
 namespace {
 
-constexpr unsigned kWaitsMax = 96;  // beside those of root, of all users together
-// Threads beside those of calls that wait. They tell one call too many of the limit, which gRPC's own answer does not
-// name.
-constexpr int kRankThreadsSpare = 64;
-// A rank makes one call, and a request is a few paths. What a connection has not sent whole takes memory.
-constexpr int kRankCallsOfConnectionMax = 4;
-constexpr int kRankMessageBytesMax = 64 * 1024;
 constexpr auto kRateWindow = std::chrono::seconds(10);
-constexpr auto kProgressInterval = std::chrono::milliseconds(200);
 // About the count of what files need: how long a status that asks for no exact one waits for it, and how often metrics
 // begin one.
 constexpr auto kQuickCountWait = std::chrono::seconds(5);
@@ -57,151 +45,7 @@ uint64_t SecondsSince(Clock::time_point then) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::Now() - then).count());
 }
 
-// Calls `start` with a Done and waits for it while the answer is wanted; the operation then goes on by itself, unless
-// `start` gave it a way to be stopped. Calls `on_tick`, if there is one, now and then.
-template <typename T>
-Result<T> Await(const std::function<void(fs::Done<T>)>& start, const Context& wanted,
-                const std::function<void()>& on_tick = {}) {
-  const auto answer = std::make_shared<Answer<Result<T>>>();
-  start([answer](Result<T> result) { answer->Set(std::move(result)); });
-  while (!answer->Wait(on_tick ? wanted.WithTimeout(kProgressInterval) : wanted)) {
-    // A client that went away does not read this.
-    if (wanted.Expired()) return MakeError(ErrorCode::kInterrupted, "the daemon is stopping");
-    on_tick();
-  }
-  return answer->Take();
-}
-
-Status WaitFor(fs::FileSystem& filesystem, const WaitRequest& request, const Context& wanted) {
-  fs::Caller caller;
-  caller.context = wanted;
-  return filesystem.maintenance().SyncBelow(InodeId{request.inode()}, caller);
-}
-
-std::string CannotMakeDurable(const WaitRequest& request) { return "cannot make " + request.path() + " durable"; }
-
 }  // namespace
-
-// The calls that every user may make; there are no others.
-class RankService final : public Control::Service {
- public:
-  RankService(RankGate& gate, fs::FileSystem& filesystem, CallWatch& calls, unsigned ranks_max)
-      : gate_(gate), filesystem_(filesystem), calls_(calls), ranks_max_(ranks_max), commits_(ranks_max) {}
-  void SetDoor(RankDoor* door) {
-    door_ = door;
-    door_.notify_all();
-  }
-  void WaitForDoor() { door_.wait(nullptr); }
-
-  grpc::Status Commit(grpc::ServerContext* context,
-                      grpc::ServerReaderWriter<CommitReply, CommitRequest>* stream) override {
-    const auto caller = CallerOf(*context);
-    if (!caller.ok()) return rpc::ToGrpc(caller.error());
-    const Place place(commits_, caller->uid);
-    if (!place.is_taken) {
-      return rpc::ToGrpc(
-          MakeError(ErrorCode::kBusy, fmt::format("no more than {} ranks of a user on a host can commit at the same "
-                                                  "time, and fewer while other users' ranks do",
-                                                  UserShares::MostOfOne(ranks_max_))));
-    }
-    CommitRequest request;
-    if (!stream->Read(&request) || !request.has_arrival()) {
-      return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, "a commit begins with an arrival"));
-    }
-    const GateCall call = FromMessage(request.arrival());
-    // A user who could not rename the directory has no say in when others do.
-    const CallWatch::Call running(calls_, *context);
-    auto allowed = filesystem_.names().CheckMayRename(running.wanted(), *caller, call.directory, call.final_parent);
-    if (!allowed.ok()) return rpc::ToGrpc(allowed.error());
-    auto has_final_name = [&] { return HasFinalName(call, running.wanted()); };
-    // The caller is the one that renames: with its own rights, and through the kernel, which keeps names in memory.
-    auto rename = [&]() -> cairnfs::Status {
-      // Another rank may have been at it before and died: then there is nothing left to do.
-      CAIRNFS_ASSIGN_OR_RETURN(const bool was_renamed, has_final_name());
-      if (was_renamed) return {};
-      const auto before = filesystem_.names().LastFailedCommit(call.directory);
-      CommitRequest outcome;
-      if (!stream->Write(CommitReply()) || !stream->Read(&outcome) || !outcome.has_outcome()) {
-        return MakeError(ErrorCode::kInterrupted, "the process that renamed is gone");
-      }
-      if (outcome.outcome().error().empty()) return {};
-      const auto is_renamed = has_final_name();  // by a rank that was taken for dead, or its answer was lost
-      if (is_renamed.ok() && *is_renamed) return {};
-      if (!is_renamed.ok() && IsLater(is_renamed.error().code)) return is_renamed.error();
-      // rename(2) has told its caller no more than a number.
-      const auto failure = filesystem_.names().LastFailedCommit(call.directory);
-      const bool is_new = failure && !(before && before->at == failure->at);
-      return MakeError(ErrorCode::kFailed,
-                       outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
-    };
-    auto committed = gate_.Commit(call, {rename, has_final_name, running.wanted(), calls_.serving()});
-    return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
-  }
-
-  grpc::Status Wait(grpc::ServerContext* context, const WaitRequest* request, WaitReply*) override {
-    const auto caller = CallerOf(*context);
-    if (!caller.ok()) return rpc::ToGrpc(caller.error());
-    const Place place(waits_, caller->uid);
-    if (!place.is_taken) {
-      return rpc::ToGrpc(
-          MakeError(ErrorCode::kBusy, fmt::format("no more than {} calls of cairnfs wait of a user are answered at the "
-                                                  "same time, and fewer while other users wait",
-                                                  UserShares::MostOfOne(kWaitsMax))));
-    }
-    const CallWatch::Call running(calls_, *context);
-    auto waited = WaitFor(filesystem_, *request, running.wanted());
-    if (waited.ok()) return grpc::Status::OK;
-    Error error = waited.error();
-    if (error.code == ErrorCode::kIo)
-      error.message = "bytes are lost, or cannot be stored; root is told of which files";
-    return rpc::ToGrpc(error.WithContext(CannotMakeDurable(*request)));
-  }
-
- private:
-  // Each call holds a thread.
-  struct Place {
-    Place(UserShares& of, uid_t who) : shares(of), user(who), is_taken(of.Take(who)) {}
-    ~Place() {
-      if (is_taken) shares.Leave(user);
-    }
-    Place(const Place&) = delete;
-    UserShares& shares;
-    const uid_t user;
-    const bool is_taken;
-  };
-
-  // Whether the answer may come later: from the store when it is back, from the next session, or from another rank.
-  static bool IsLater(ErrorCode code) {
-    return code == ErrorCode::kUnavailable || code == ErrorCode::kStale || code == ErrorCode::kInterrupted;
-  }
-
-  // Whether the directory has its final name, durably. On a host alone a name is seen before it is durable, and the
-  // caller that renamed may not have waited for the end.
-  Result<bool> HasFinalName(const GateCall& call, const Context& wanted) {
-    auto has_name = [&] {
-      return filesystem_.names().HasName(wanted, call.directory, call.final_parent, call.final_name);
-    };
-    CAIRNFS_ASSIGN_OR_RETURN(const bool is_seen, has_name());
-    if (!is_seen) return false;
-    auto sync = [this](fs::Done<void> done) { filesystem_.maintenance().SyncNames(std::move(done)); };
-    CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, wanted));
-    return has_name();  // a rename that cannot be made durable is taken back
-  }
-
-  Result<fs::Credentials> CallerOf(const grpc::ServerContext& context) {
-    auto caller = door_.load()->CallerOf(context.peer());
-    // Another connection gets this one's descriptor number only when this one and its calls are gone.
-    if (!caller || context.IsCancelled()) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
-    return *std::move(caller);
-  }
-
-  RankGate& gate_;
-  fs::FileSystem& filesystem_;
-  CallWatch& calls_;
-  const unsigned ranks_max_;
-  UserShares commits_, waits_{kWaitsMax};  // of calls that run
-  std::atomic<RankDoor*> door_{nullptr};   // set before a connection is admitted
-};
 
 // Of a daemon that stops.
 class StopService final : public Control::Service {
@@ -246,13 +90,9 @@ class StopService final : public Control::Service {
 
 class Service::Impl final : public Control::Service {
  public:
-  Impl(Options options, fs::FileSystem& filesystem)
-      : options_(std::move(options)),
-        filesystem_(filesystem),
-        ranks_(*options_.gate, filesystem, calls_, options_.ranks_max) {}
+  Impl(Options options, fs::FileSystem& filesystem) : options_(std::move(options)), filesystem_(filesystem) {}
 
   cairnfs::Status Listen();
-  cairnfs::Status ListenForRanks();
   void Shutdown();
   cairnfs::Status AnswerStatusOnly();
   StatusReply Report() const { return Report(filesystem_.maintenance().GetStatus()); }
@@ -450,10 +290,9 @@ class Service::Impl final : public Control::Service {
   fs::FileSystem& filesystem_;
   const Clock::time_point started_ = Clock::Now();
   CallWatch calls_;
-  RankService ranks_;
   StopService stop_service_{[this] { return Report(); }};
-  std::unique_ptr<grpc::Server> server_, rank_server_;
-  std::unique_ptr<RankDoor> door_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<RankService> ranks_;
 
   mutable Mutex mutex_;
   std::deque<Sample> samples_ GUARDED_BY(mutex_);  // one a second, for kRateWindow
@@ -479,44 +318,18 @@ Result<std::unique_ptr<grpc::Server>> Service::Impl::Serve(Control::Service& ser
 
 cairnfs::Status Service::Impl::Listen() {
   CAIRNFS_ASSIGN_OR_RETURN(server_, Serve(*this));
-  CAIRNFS_RETURN_IF_ERROR(ListenForRanks());
+  CAIRNFS_ASSIGN_OR_RETURN(ranks_, RankService::Start({.control_socket = options_.socket_path,
+                                                       .commits_max = options_.ranks_max,
+                                                       .connection_idle_max = options_.rank_idle_max},
+                                                      {*options_.gate, filesystem_, calls_}));
   sampler_ = std::jthread([this](std::stop_token stop) { SampleRates(Context(std::move(stop))); });
-  return {};
-}
-
-cairnfs::Status Service::Impl::ListenForRanks() {
-  grpc::ServerBuilder builder;
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  // A call that waits holds a thread. Any user may connect, and must not take all threads that the daemon can have.
-  grpc::ResourceQuota quota("ranks");
-  quota.SetMaxThreads(static_cast<int>(options_.ranks_max + kWaitsMax) + kRankThreadsSpare);
-  builder.SetResourceQuota(quota);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(options_.rank_idle_max.count()));
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kRankCallsOfConnectionMax);
-  builder.SetMaxReceiveMessageSize(kRankMessageBytesMax);
-  builder.RegisterService(&ranks_);
-  rank_server_ = builder.BuildAndStart();
-  if (rank_server_ == nullptr) return MakeError(ErrorCode::kIo, "cannot start the service for ranks");
-  auto admit = [this](int connection) {
-    ranks_.WaitForDoor();
-    grpc::AddInsecureChannelFromFd(rank_server_.get(), connection);
-  };
-  CAIRNFS_ASSIGN_OR_RETURN(door_, RankDoor::Open(RankSocketPath(options_.socket_path), admit));
-  ranks_.SetDoor(door_.get());
   return {};
 }
 
 void Service::Impl::Shutdown() {
   if (server_ == nullptr) return;
   calls_.Stop();
-  if (rank_server_ != nullptr) {
-    rank_server_->Shutdown(Clock::LibraryDeadline(std::chrono::seconds(5)));
-    rank_server_->Wait();
-    door_.reset();
-    rank_server_.reset();
-  }
+  ranks_.reset();
   server_->Shutdown(Clock::LibraryDeadline(std::chrono::seconds(5)));
   server_->Wait();
   server_.reset();

@@ -22,28 +22,6 @@ constexpr size_t kRunsMax = 4096;
 
 bool IsWorthCutting(const Run& run) { return run.length - run.scanned >= kScanBytesMin; }
 
-// A sync that brings a share of the tail as large as this stores all of it, in the chunk of a file written at once. One
-// of a page or two, and what a log adds to them, would only wait for it.
-constexpr uint64_t kWholeTailShare = 16;
-constexpr uint64_t kWholeTailNewBytesMin = 9 * kKiB;
-
-// From where on the tail [start, end) that is stored up to `stored_end` is stored. Where little is new it joins pieces
-// of about its length.
-uint64_t TailStart(const Content& content, uint64_t start, uint64_t stored_end, uint64_t end) {
-  const uint64_t new_bytes = end - stored_end;
-  const bool is_large_share = new_bytes >= kWholeTailNewBytesMin && new_bytes * kWholeTailShare >= end - start;
-  if (content.HasLost(start, stored_end) || is_large_share) return start;
-  if (!content.extents.IsLoaded(start, stored_end - start)) return stored_end;
-  std::vector<Extent> pieces;
-  content.extents.ForEach(start, stored_end - start, [&](const Extent& extent) { pieces.push_back(extent); });
-  uint64_t from = stored_end;
-  for (auto piece = pieces.rbegin(); piece != pieces.rend() && piece->end() == from; ++piece) {
-    if (!IsJoined(piece->length, end - from)) break;
-    from = piece->offset;
-  }
-  return from;
-}
-
 bool IsPassing(ErrorCode code) { return code == ErrorCode::kUnavailable || code == ErrorCode::kExhausted; }
 
 }  // namespace
@@ -285,7 +263,9 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
     tail->second.finder = finder;
     const uint64_t stored = tail->second.stored;
     if (stored == tail->second.length) continue;
-    const uint64_t from = TailStart(content, at, at + stored, position);
+    const uint64_t stored_end = at + stored;
+    // What is lost of it is stored from the start.
+    const uint64_t from = content.HasLost(at, stored_end) ? at : TailStart(content.extents, {at, stored_end, position});
     auto chunk = content.overlay.CarveProvisional(at, from, content.next_chunk_id++);
     for (uint32_t anchor : finder.anchors()) {
       if (anchor > from - at) chunk->anchors.push_back(static_cast<uint32_t>(anchor - (from - at)));

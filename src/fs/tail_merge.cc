@@ -10,6 +10,16 @@ namespace {
 // A piece up to this size is stored again with whatever follows it: the disk writes whole pages anyway.
 constexpr uint64_t kSmallBytes = kPageBytes;
 
+// A sync that brings a share of the tail as large as this stores all of it, in the chunk of a file written at once. One
+// of a page or two, and what a log adds to them, would only wait for it.
+constexpr uint64_t kWholeTailShare = 16;
+constexpr uint64_t kWholeTailNewBytesMin = 9 * kKiB;
+
+// Whether a piece is stored again with what follows it.
+bool IsJoined(uint64_t piece_bytes, uint64_t following_bytes) {
+  return piece_bytes <= std::max(following_bytes, kSmallBytes);
+}
+
 bool IsWholeChunk(const Extent& extent) { return extent.chunk_offset == 0 && extent.length == extent.chunk_size; }
 
 // Where the chunks of the bytes end, the last end included, if the first of them begins one.
@@ -65,8 +75,18 @@ size_t CountPieces(const std::vector<Extent>& last, const TailMerge& merge, bool
 
 }  // namespace
 
-bool IsJoined(uint64_t piece_bytes, uint64_t following_bytes) {
-  return piece_bytes <= std::max(following_bytes, kSmallBytes);
+uint64_t TailStart(const ExtentMap& extents, const GrowingTail& tail) {
+  const uint64_t new_bytes = tail.end - tail.stored_end;
+  if (new_bytes >= kWholeTailNewBytesMin && new_bytes * kWholeTailShare >= tail.end - tail.start) return tail.start;
+  if (!extents.IsLoaded(tail.start, tail.stored_end - tail.start)) return tail.stored_end;
+  std::vector<Extent> pieces;
+  extents.ForEach(tail.start, tail.stored_end - tail.start, [&](const Extent& extent) { pieces.push_back(extent); });
+  uint64_t from = tail.stored_end;
+  for (auto piece = pieces.rbegin(); piece != pieces.rend() && piece->end() == from; ++piece) {
+    if (!IsJoined(piece->length, tail.end - from)) break;
+    from = piece->offset;
+  }
+  return from;
 }
 
 uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge, store::ChunkStore& readable, ChunkSink& sink) {

@@ -10,8 +10,12 @@
 
 namespace cairnfs::fs {
 
-// Whether a piece of the end of a file is stored again with what follows it.
-bool IsJoined(uint64_t piece_bytes, uint64_t following_bytes);
+// Bytes that are cut up to `start` only, and go on growing.
+struct GrowingTail {
+  uint64_t start, stored_end, end;  // what lies before `stored_end` is stored
+};
+// From where on a sync stores the tail. Where little is new, that joins pieces of about its length.
+uint64_t TailStart(const ExtentMap& extents, const GrowingTail& tail);
 
 struct TailMerge {
   uint64_t size = 0;        // of the file: where its last extent ends
