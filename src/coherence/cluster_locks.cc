@@ -197,29 +197,11 @@ bool ClusterLocks::MayHold(InodeId inode, const std::function<bool(const FileLoc
   return state.running || state.locks.is_behind() || std::any_of(held.begin(), held.end(), matches);
 }
 
-bool ClusterLocks::ClosesCycle(const InodeLocks& locks, const FileLock& wanted) {
-  std::set<uint64_t> seen;
-  std::vector<uint64_t> left;  // owners that `wanted` would wait for
-  const auto add_blockers = [&](const InodeLocks& where, const FileLock& lock) {
-    for (const FileLock& held : where.held()) {
-      if (InConflict(held, lock)) left.push_back(held.owner.number);
-    }
-  };
-  add_blockers(locks, wanted);
-  while (!left.empty()) {
-    const uint64_t owner = left.back();
-    left.pop_back();
-    if (owner == wanted.owner.number) return true;
-    if (!seen.insert(owner).second) continue;
-    for (const InodeId inode : waited_in_) {
-      const InodeLocks& where = inodes_.at(inode).locks;
-      for (const Operation& wait : where.waiting()) {
-        const LockOwner& waiter = wait.lock.owner;
-        if (waiter.kind == LockKind::kRecord && waiter.number == owner) add_blockers(where, wait.lock);
-      }
-    }
-  }
-  return false;
+bool ClusterLocks::IsHolder(const LockOwner& owner) const {
+  return std::any_of(inodes_.begin(), inodes_.end(), [&](const auto& entry) {
+    const std::vector<FileLock>& held = entry.second.locks.held();
+    return std::any_of(held.begin(), held.end(), [&](const FileLock& lock) { return lock.owner == owner; });
+  });
 }
 
 }  // namespace cairnfs::coherence

@@ -3,7 +3,8 @@
 // Each host with locks in an inode has one record there, under its session's lease, which it alone writes: the end of
 // the session takes it away. Whoever takes a lock compares, in the transaction that writes its own record, that no
 // other host's has changed since it was looked at. Whoever finds somebody in the way watches the records, and tries
-// again when they change.
+// again when they change. A wait for a record lock that closes a cycle of owners who wait for each other, over all
+// hosts and files, ends with kDeadlock (coherence/lock_cycle.h).
 //
 // InodeLocks decides what is to be done for an inode; ClusterLocks does it, on threads of its own. Operations on one
 // inode run one after the other, in the order in which they were called. While the store cannot be reached they wait;
@@ -17,7 +18,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <stop_token>
 #include <string>
 #include <unordered_map>
@@ -131,14 +131,18 @@ class ClusterLocks {
   void Wake(InodeId inode, Inode& state) REQUIRES_LOCK(mutex_);
   // Whether a lock that `matches` may be held here or in the record, or something is going on.
   bool MayHold(InodeId inode, const std::function<bool(const FileLock&)>& matches) const REQUIRES_LOCK(mutex_);
-  bool ClosesCycle(const InodeLocks& locks, const FileLock& wanted) REQUIRES_LOCK(mutex_);
+  bool IsHolder(const LockOwner& owner) const REQUIRES_LOCK(mutex_);
   static void Send(Answers& answers);
+  // Logs, once a minute, that a file has as many locks as it can have.
+  void TellFull(InodeId inode, const Answers& answers) REQUIRES_LOCK(mutex_);
   static Error LocksLost();  // kStale: with the session
 
   // cluster_locks_store.cc: the task of an inode, which works until there is nothing to do.
   void Serve(InodeId inode);
   LockWork NextWork(InodeId inode, std::chrono::nanoseconds late, uint64_t& epoch) EXCLUDES_LOCK(mutex_);
   void Read(InodeId inode, uint64_t epoch, const LockWork& work);
+  void FindCycle(InodeId inode, uint64_t epoch, const LockWork& work);
+  Result<kv::KvRange> ReadRecords(const std::string& prefix, uint64_t epoch);
   void Commit(InodeId inode, uint64_t epoch, LockWork& work);
   Status TryCommit(InodeId inode, uint64_t epoch, const LockWork& work);
   Result<cluster::Membership::Session> SessionOf(uint64_t epoch) const;
@@ -168,10 +172,10 @@ class ClusterLocks {
   CondVar changed_;                        // of epoch_
   uint64_t epoch_ GUARDED_BY(mutex_) = 0;  // counts ForgetAll
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
-  std::set<InodeId> waited_in_ GUARDED_BY(mutex_);  // all inodes in which somebody waits, and perhaps others
   std::deque<InodeId> watched_ GUARDED_BY(mutex_);  // whose watches go on when nobody waits, the oldest first
   std::deque<InodeId> stalled_ GUARDED_BY(mutex_);  // of inodes_, each once
   bool retry_posted_ GUARDED_BY(mutex_) = false;
+  std::optional<Clock::time_point> told_full_at_ GUARDED_BY(mutex_);
 
   // One task for each of inodes_, and one that tries again. The last: goes first, and runs what is queued, which may
   // queue more.

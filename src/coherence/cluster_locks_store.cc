@@ -19,6 +19,7 @@ constexpr milliseconds kPauseMin{20}, kPauseMax{1000};
 constexpr milliseconds kWatchRetry{100};  // after a watch that could not be made
 // Whose locks were waited for will be so again, and a new watch is slow to begin: etcd takes up to 100 ms.
 constexpr size_t kWatchesKept = 4;
+constexpr std::chrono::minutes kToldFullAgain{1};
 // Of one file at a time, however many are stalled: the first that goes through brings the others.
 constexpr milliseconds kStalledRetry{1000};
 
@@ -40,6 +41,7 @@ void ClusterLocks::Serve(InodeId inode) {
     switch (work.step) {
       case LockWork::Step::kIdle: return;
       case LockWork::Step::kRead: Read(inode, epoch, work); break;
+      case LockWork::Step::kFindCycle: FindCycle(inode, epoch, work); break;
       case LockWork::Step::kCommit: Commit(inode, epoch, work); break;
       case LockWork::Step::kRest: late = Rest(context_, work.rest); break;
     }
@@ -52,23 +54,28 @@ LockWork ClusterLocks::NextWork(InodeId inode, nanoseconds late, uint64_t& epoch
   {
     MutexLock lock(mutex_);
     Inode& state = StateOf(inode);
-    const auto closes_cycle = [this, &state](const FileLock& wanted)
-                                  REQUIRES_LOCK(mutex_) { return ClosesCycle(state.locks, wanted); };
-    work = state.locks.Next({context_.IsStopped(), late, closes_cycle}, answers);
+    const auto is_holder = [this](const LockOwner& owner) REQUIRES_LOCK(mutex_) { return IsHolder(owner); };
+    work = state.locks.Next({context_.IsStopped(), late, is_holder}, answers);
     epoch = epoch_;
-    if (state.locks.waits()) {
-      waited_in_.insert(inode);
-    } else {
-      waited_in_.erase(inode);
-    }
     if (work.step == LockWork::Step::kIdle) {
       state.running = false;
       const bool is_empty = state.locks.held().empty() && !state.locks.waits() && !state.locks.is_behind();
       if (is_empty && state.watch == nullptr) inodes_.erase(inode);
     }
+    TellFull(inode, answers);
   }
   Send(answers);
   return work;
+}
+
+void ClusterLocks::TellFull(InodeId inode, const Answers& answers) {
+  for (const auto& [done, answer] : answers) {
+    if (answer.ok() || answer.error().code != ErrorCode::kTooLarge) continue;
+    const auto now = Clock::Now();
+    if (told_full_at_ && now - *told_full_at_ < kToldFullAgain) continue;
+    told_full_at_ = now;
+    spdlog::warn("inode {}: a lock is refused: {}", inode.value, answer.error().message);
+  }
 }
 
 // --- transactions ---
@@ -91,13 +98,25 @@ bool ClusterLocks::Pause(uint64_t epoch, unsigned failures) {
   return !context_.IsStopped();
 }
 
-void ClusterLocks::Read(InodeId inode, uint64_t epoch, const LockWork& work) {
-  const std::string begin = LocksBegin(inode), end = kv::PrefixEnd(begin);
-  Result<kv::KvRange> records = parts_.fenced.Range({}, begin, end, 0);
-  for (unsigned failures = 0; !records.ok() && records.error().code == ErrorCode::kUnavailable;) {
-    if (!Pause(epoch, failures++)) break;
-    records = parts_.fenced.Range({}, begin, end, 0);
+Result<kv::KvRange> ClusterLocks::ReadRecords(const std::string& prefix, uint64_t epoch) {
+  for (unsigned failures = 0;;) {
+    Result<kv::KvRange> records = parts_.fenced.Range({}, prefix, kv::PrefixEnd(prefix), 0);
+    const bool is_away = !records.ok() && records.error().code == ErrorCode::kUnavailable;
+    if (!is_away || !Pause(epoch, failures++)) return records;
   }
+}
+
+void ClusterLocks::FindCycle(InodeId inode, uint64_t epoch, const LockWork& work) {
+  const Result<kv::KvRange> records = ReadRecords(AllLocksBegin(), epoch);
+  if (!records.ok()) spdlog::warn("deadlocks of locks cannot be looked for: {}", records.error().message);
+  LockCycle cycle;
+  if (records.ok()) cycle = FindLockCycle(records->entries, inode, work.wanted);
+  MutexLock lock(mutex_);
+  if (epoch_ == epoch) StateOf(inode).locks.NoteCycle(work, std::move(cycle));
+}
+
+void ClusterLocks::Read(InodeId inode, uint64_t epoch, const LockWork& work) {
+  const Result<kv::KvRange> records = ReadRecords(LocksBegin(inode), epoch);
   Answers answers;
   {
     MutexLock lock(mutex_);
@@ -122,6 +141,7 @@ Status ClusterLocks::TryCommit(InodeId inode, uint64_t epoch, const LockWork& wo
         transaction.IfRangeUnchanged(begin, key, work.as_of);
         transaction.IfRangeUnchanged(key + std::string(1, '\0'), kv::PrefixEnd(begin), work.as_of);
       }
+      for (const LockCycleRecord& each : work.cycle) transaction.IfRevision(each.key, each.revision);
       if (work.record.empty()) {
         transaction.Delete(key);
       } else {

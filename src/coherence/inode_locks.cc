@@ -27,12 +27,14 @@ LockWork InodeLocks::Next(const Now& now, Answers& answers) {
     if (first == waiting_.end()) break;
     if (std::optional<LockWork> work = Take(*first, first->ticket, answers)) return *std::move(work);
   }
+  if (std::optional<LockWork> work = RefuseDeadlock()) return *std::move(work);
   while (is_asked()) {
     if (must_read_ && Looks()) return Read();  // what frees is written without a look
     if (std::optional<LockWork> work = Begin(now, answers)) return *std::move(work);
   }
   if (must_read_ && waits() && !stalled_) return Read();
-  return behind_ && !stalled_ ? Write() : LockWork();
+  if (behind_ && !stalled_) return Write();
+  return RefuseDeadlock().value_or(LockWork());  // the queue had its turn
 }
 
 bool InodeLocks::Looks() const {
@@ -50,11 +52,9 @@ std::optional<LockWork> InodeLocks::Begin(const Now& now, Answers& answers) {
     case Kind::kUnlock: behind_ |= known_.own.Unset(lock.owner, lock.start, lock.last); return End({}, answers);
     case Kind::kReleaseHandle: behind_ |= known_.own.UnsetHandle(lock.handle); return End({}, answers);
     case Kind::kCancel: {
-      const auto found = std::find_if(waiting_.begin(), waiting_.end(),
-                                      [&](const LockOperation& wait) { return wait.ticket == operation.ticket; });
-      if (found != waiting_.end()) {
-        operation.done = std::move(found->done);
-        waiting_.erase(found);
+      if (LockOperation* wait = FindWait(operation.ticket)) {
+        operation.done = std::move(wait->done);
+        waiting_.erase(waiting_.begin() + (wait - waiting_.data()));
         behind_ = true;
       }
       return End({LockOutcome::kInterrupted, {}}, answers);
@@ -98,11 +98,11 @@ std::optional<LockWork> InodeLocks::BeginLock(const Now& now, Answers& answers) 
 
 std::optional<LockWork> InodeLocks::BeginWait(const Now& now, Answers& answers) {
   const FileLock& lock = queue_.front().lock;
-  if (lock.owner.kind == LockKind::kRecord && now.closes_cycle(lock)) return End({LockOutcome::kDeadlock, {}}, answers);
+  const bool may_close_cycle = lock.owner.kind == LockKind::kRecord && now.is_holder(lock.owner);
   LockOperation operation = TakeFirst();
+  operation.may_close_cycle = may_close_cycle;
   if (held().size() + waiting_.size() >= LockTable::kLocksMax) {
-    const Error full = MakeError(ErrorCode::kTooLarge, "too many wait for locks on one file");
-    answers.emplace_back(std::move(operation.done), full);
+    answers.emplace_back(std::move(operation.done), LockTable::Full());
     return std::nullopt;
   }
   operation.since = known_.as_of();
@@ -143,6 +143,30 @@ std::optional<LockWork> InodeLocks::Take(const LockOperation& operation, LockTic
   return work;
 }
 
+// Other hosts must see the wait before this one looks for cycles: of two waits that begin at once and close a cycle
+// together, the one that is written later is seen to close it.
+std::optional<LockWork> InodeLocks::RefuseDeadlock() {
+  if (behind_ || stalled_) return std::nullopt;
+  for (const LockOperation& wait : waiting_) {
+    if (wait.cycle.empty()) continue;
+    LockWork work = Write(wait.ticket);
+    work.ticket = wait.ticket;
+    work.cycle = wait.cycle;
+    work.answer.outcome = LockOutcome::kDeadlock;
+    return work;
+  }
+  // By turns with the queue: the records of a cycle may change so often that it takes many looks.
+  if (std::exchange(has_looked_, false) && is_asked()) return std::nullopt;
+  const auto wait =
+      std::find_if(waiting_.begin(), waiting_.end(), [](const LockOperation& each) { return each.may_close_cycle; });
+  if (wait == waiting_.end()) return std::nullopt;
+  has_looked_ = true;
+  LockWork work{Step::kFindCycle};
+  work.ticket = wait->ticket;
+  work.wanted = wait->lock;
+  return work;
+}
+
 LockWork InodeLocks::Read() const {
   LockWork work{Step::kRead};
   work.is_for_first = Looks();
@@ -166,12 +190,17 @@ LockOperation InodeLocks::TakeFirst() {
   return first;
 }
 
-bool InodeLocks::EndWait(LockTicket ticket, Result<LockAnswer> answer, Answers& answers) {
+LockOperation* InodeLocks::FindWait(LockTicket ticket) {
   const auto found =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const LockOperation& wait) { return wait.ticket == ticket; });
-  if (found == waiting_.end()) return false;
-  answers.emplace_back(std::move(found->done), std::move(answer));
-  waiting_.erase(found);
+  return found == waiting_.end() ? nullptr : &*found;
+}
+
+bool InodeLocks::EndWait(LockTicket ticket, Result<LockAnswer> answer, Answers& answers) {
+  LockOperation* wait = FindWait(ticket);
+  if (wait == nullptr) return false;
+  answers.emplace_back(std::move(wait->done), std::move(answer));
+  waiting_.erase(waiting_.begin() + (wait - waiting_.data()));
   return true;
 }
 
@@ -193,14 +222,27 @@ void InodeLocks::NoteRead(const LockWork& work, const Result<kv::KvRange>& recor
   }
 }
 
+void InodeLocks::NoteCycle(const LockWork& work, LockCycle cycle) {
+  LockOperation* wait = FindWait(work.ticket);
+  if (wait == nullptr) return;
+  wait->may_close_cycle = false;
+  wait->cycle = std::move(cycle);
+}
+
 void InodeLocks::NoteCommitted(LockWork& work, Answers& answers) {
   known_.own = std::move(work.record.held);
   behind_ = stalled_ = false;
   if (work.operation) answers.emplace_back(std::move(work.operation->done), work.answer);
-  if (work.ticket != 0 && work.takes) EndWait(work.ticket, LockAnswer{}, answers);
+  const bool is_over = work.takes || !work.cycle.empty();
+  if (work.ticket != 0 && is_over) EndWait(work.ticket, work.answer, answers);
 }
 
 void InodeLocks::NoteRefused(LockWork& work, const Error& error, Answers& answers) {
+  if (LockOperation* wait = work.cycle.empty() ? nullptr : FindWait(work.ticket)) {
+    wait->cycle.clear();  // it may stand no more
+    wait->may_close_cycle = true;
+    if (error.code == ErrorCode::kConflict) return;
+  }
   // Another host's record has changed. kNotFound: the lease that the record was to go with has ended.
   if (error.code == ErrorCode::kConflict || error.code == ErrorCode::kNotFound) {
     must_read_ = true;
@@ -209,7 +251,7 @@ void InodeLocks::NoteRefused(LockWork& work, const Error& error, Answers& answer
   }
   if (work.operation) answers.emplace_back(std::move(work.operation->done), AnswerWithout(*work.operation, error));
   // Who waits already goes on until there is room.
-  const bool goes_on = work.takes && error.code == ErrorCode::kNoSpace;
+  const bool goes_on = (work.takes || !work.cycle.empty()) && error.code == ErrorCode::kNoSpace;
   if (work.ticket != 0 && !goes_on) behind_ |= EndWait(work.ticket, error, answers);
   stalled_ = behind_ || waits();
 }

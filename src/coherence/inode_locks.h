@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "coherence/lock_cycle.h"
 #include "coherence/lock_table.h"
 
 namespace cairnfs::coherence {
@@ -22,7 +23,7 @@ namespace cairnfs::coherence {
 enum class LockOutcome {
   kGranted,
   kWouldBlock,  // of a try: somebody holds what stands in the way
-  kDeadlock,    // of a wait: record locks of processes on this host would wait for each other for ever
+  kDeadlock,    // of a wait: owners of record locks would wait for each other for ever
   kInterrupted,
 };
 struct LockAnswer {
@@ -37,30 +38,35 @@ struct LockOperation {
   using Done = std::function<void(Result<LockAnswer>)>;
   Kind kind;
   FileLock lock;
-  LockTicket ticket = 0;        // kWait, kCancel
-  Done done;                    // may be empty
-  unsigned tries = 0;           // kTry: that were refused
-  uint64_t since = UINT64_MAX;  // kWait: as WaitingLock
+  LockTicket ticket = 0;         // kWait, kCancel
+  Done done;                     // may be empty
+  unsigned tries = 0;            // kTry: that were refused
+  uint64_t since = UINT64_MAX;   // kWait: as WaitingLock
+  bool may_close_cycle = false;  // kWait: to be looked at once other hosts see the wait
+  LockCycle cycle{};             // kWait: that it closes, as found last
 };
 
 struct LockWork {
   enum class Step {
     kIdle,
-    kRead,    // the records of all hosts
-    kCommit,  // this host's record
-    kRest,    // before the next work
+    kRead,       // the records of all hosts
+    kFindCycle,  // that `wanted`, which waits as `ticket`, closes
+    kCommit,     // this host's record
+    kRest,       // before the next work
   };
   Step step = Step::kIdle;
   bool is_for_first = false;         // kRead: the first of the queue asked for it
   uint64_t losses = 0;               // kRead: how often the watch had lost changes before
   std::chrono::nanoseconds rest{0};  // kRest
+  FileLock wanted{};                 // kFindCycle
   // kCommit:
   HostLocks record{};
   bool takes = false;                        // a lock: compares that no other host's record has changed after `as_of`
   uint64_t as_of = 0;                        // a revision
   std::optional<LockOperation> operation{};  // to be answered with `answer`
   LockAnswer answer{};
-  LockTicket ticket = 0;  // of a wait that takes its lock, or is announced
+  LockTicket ticket = 0;  // of a wait that takes its lock, is announced, or is refused
+  LockCycle cycle{};      // of the wait that is refused: compares that it still stands
 };
 
 class InodeLocks {
@@ -70,8 +76,8 @@ class InodeLocks {
   struct Now {
     bool ending = false;               // the mount ends: nobody waits
     std::chrono::nanoseconds late{0};  // how late the last rest ended
-    // Whether a wait for the lock would close a cycle of owners of this host that wait for each other.
-    std::function<bool(const FileLock&)> closes_cycle;
+    // Whether the owner holds a record lock on any file. Nobody waits for one that does not.
+    std::function<bool(const LockOwner&)> is_holder;
   };
 
   explicit InodeLocks(const cluster::NodeId& self) : self_(self), known_(self) {}
@@ -88,6 +94,7 @@ class InodeLocks {
 
   // How the work ended. A refusal that is noted may leave it stalled: then it does what is asked for, and no more.
   void NoteRead(const LockWork& work, const Result<kv::KvRange>& records, Answers& answers);
+  void NoteCycle(const LockWork& work, LockCycle cycle);  // empty: none
   void NoteCommitted(LockWork& work, Answers& answers);
   void NoteRefused(LockWork& work, const Error& error, Answers& answers);
   bool is_stalled() const { return stalled_; }
@@ -114,9 +121,12 @@ class InodeLocks {
   std::optional<LockWork> End(LockAnswer answer, Answers& answers);
   // A lock for the first of the queue, or for one that waits (`ticket`).
   std::optional<LockWork> Take(const LockOperation& operation, LockTicket ticket, Answers& answers);
+  // Finds the deadlock that a wait makes, or refuses the wait that makes one.
+  std::optional<LockWork> RefuseDeadlock();
   LockWork Read() const;
   LockWork Write(LockTicket without = 0) const;  // the record, without one of those that wait
   LockOperation TakeFirst();
+  LockOperation* FindWait(LockTicket ticket);  // null: it is over
   bool EndWait(LockTicket ticket, Result<LockAnswer> answer, Answers& answers);
 
   const cluster::NodeId self_;
@@ -128,6 +138,7 @@ class InodeLocks {
   bool is_fresh_ = false;               // the others' records were read for the first of the queue
   bool behind_ = false;                 // the record is not as what is held and who waits
   bool stalled_ = false;
+  bool has_looked_ = false;  // for a deadlock, and not begun anything of the queue since
 };
 
 }  // namespace cairnfs::coherence

@@ -43,12 +43,15 @@ const FileLock* LockTable::Conflict(const FileLock& wanted) const {
   return first;
 }
 
+Error LockTable::Full() {
+  return MakeError(ErrorCode::kTooLarge, "the processes of a host hold and wait for " + std::to_string(kLocksMax) +
+                                             " locks of a file at most; lock larger ranges");
+}
+
 Status LockTable::Set(const FileLock& lock) {
   assert(lock.start <= lock.last && lock.last <= kLockOffsetMax && Conflict(lock) == nullptr);
   // One goes in, and one in the middle of another splits it.
-  if (held_.size() + 2 > kLocksMax) {
-    return MakeError(ErrorCode::kTooLarge, "more than " + std::to_string(kLocksMax) + " locks of one host on one file");
-  }
+  if (held_.size() + 2 > kLocksMax) return Full();
   Unset(lock.owner, lock.start, lock.last);
   auto at = held_.insert(std::lower_bound(held_.begin(), held_.end(), lock, Before), lock);
   if (auto next = at + 1; next != held_.end() && Joins(*at, *next)) {
@@ -172,16 +175,13 @@ Result<HostLocks> HostLocks::Decode(const cluster::NodeId& node, std::string_vie
 // --- all hosts' ---
 
 Status KnownLocks::Set(std::string_view key, const std::optional<std::string>& value) {
-  Decoder in(key);
-  in.U8();
-  in.BigEndianU64();
-  const std::optional<cluster::NodeId> node = cluster::NodeId::FromKey(in.Text(cluster::NodeId::kBytes));
-  if (!in.Finished() || !node || *node == self_) return {};
+  const std::optional<LocksPlace> place = PlaceOfLocksKey(key);
+  if (!place || place->node == self_) return {};
   if (!value) {
-    others_.erase(*node);
+    others_.erase(place->node);
     return {};
   }
-  CAIRNFS_ASSIGN_OR_RETURN(others_[*node], HostLocks::Decode(*node, *value));
+  CAIRNFS_ASSIGN_OR_RETURN(others_[place->node], HostLocks::Decode(place->node, *value));
   return {};
 }
 
@@ -227,10 +227,21 @@ bool KnownLocks::MustLetPass(const FileLock& wanted, uint64_t since) const {
   return false;
 }
 
+std::string AllLocksBegin() { return {kLocksKind}; }
+
 std::string LocksBegin(InodeId inode) { return Encoder().U8(kLocksKind).BigEndianU64(inode.value).Take(); }
 
 std::string LocksKey(InodeId inode, const cluster::NodeId& node) {
   return Encoder().U8(kLocksKind).BigEndianU64(inode.value).Text(node.AsKey()).Take();
+}
+
+std::optional<LocksPlace> PlaceOfLocksKey(std::string_view key) {
+  Decoder in(key);
+  const bool is_one = in.U8() == kLocksKind;
+  const InodeId inode{in.BigEndianU64()};
+  const std::optional<cluster::NodeId> node = cluster::NodeId::FromKey(in.Text(cluster::NodeId::kBytes));
+  if (!is_one || !in.Finished() || !node) return std::nullopt;
+  return LocksPlace{inode, *node};
 }
 
 }  // namespace cairnfs::coherence

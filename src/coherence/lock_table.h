@@ -49,7 +49,8 @@ bool InConflict(const FileLock& held, const FileLock& wanted);
 // owners conflict.
 class LockTable {
  public:
-  static constexpr size_t kLocksMax = 8192;
+  static constexpr size_t kLocksMax = 8192;  // that a host holds and waits for
+  static Error Full();                       // kTooLarge
 
   bool empty() const { return held_.empty(); }
   const std::vector<FileLock>& held() const { return held_; }
@@ -120,8 +121,17 @@ class KnownLocks {
   uint64_t told_ = 0;  // the last revision that Apply was told of
 };
 
-// One key for each host with locks in the inode, all in the range of LocksBegin.
+// One key for each host with locks in the inode, all in the range of LocksBegin, and all inodes' in that of
+// AllLocksBegin.
+std::string AllLocksBegin();
 std::string LocksBegin(InodeId inode);
 std::string LocksKey(InodeId inode, const cluster::NodeId& node);
+
+struct LocksPlace {
+  InodeId inode;
+  cluster::NodeId node;
+};
+// nullopt: it is no such key.
+std::optional<LocksPlace> PlaceOfLocksKey(std::string_view key);
 
 }  // namespace cairnfs::coherence

@@ -294,15 +294,34 @@ def waits_are_interrupted(mounts):
             assert b.answer()[0] == "ok"
 
 
-def deadlocks_of_a_host_are_refused(mounts):
-    with processes(mounts, 0, 0, 1) as (a, b, _):
-        assert a.posix("w", 0, 1) == "ok" and b.posix("w", 1, 1) == "ok"
-        a.ask("record", fcntl.F_SETLKW, "f", "w", 1, 1)
-        assert a.waits()
+def deadlocks_are_refused(mounts):
+    """On one host, over two, and over two files: one of those that would wait for each other, and only that one."""
+    for where in ((0, 0), (0, 1)):
+        for files in (("f", "f"), ("f", "g")):
+            with processes(mounts, *where) as (a, b):
+                for process in (a, b):
+                    assert process.call("open", "g", process.path + "-g")[0] == "ok"
+                assert a.posix("w", 0, 1, files[0]) == "ok" and b.posix("w", 1, 1, files[1]) == "ok"
+                a.ask("record", fcntl.F_SETLKW, files[1], "w", 1, 1)
+                assert a.waits()
+                b.ask("record", fcntl.F_SETLKW, files[0], "w", 0, 1)
+                refused, other = first_to_answer(a, b)
+                assert refused.answer()[0] == errno.errorcode[errno.EDEADLK] and other.waits()
+                assert refused.posix("u", name="f") == refused.posix("u", name="g") == "ok"
+                assert other.answer()[0] == "ok"
+                os.unlink(a.path + "-g")
+
+
+def who_waits_for_no_circle_is_not_refused(mounts):
+    """A chain: c waits for b, which waits for a, which waits for nobody."""
+    with processes(mounts, 0, 1, 0) as (a, b, c):
+        assert a.posix("w", 0, 1) == "ok" and b.posix("w", 1, 1) == "ok" and c.posix("w", 2, 1) == "ok"
         b.ask("record", fcntl.F_SETLKW, "f", "w", 0, 1)
-        refused, other = first_to_answer(a, b)  # whoever came last
-        assert refused.answer()[0] == errno.errorcode[errno.EDEADLK] and other.waits()
-        assert refused.posix("u") == "ok" and other.answer()[0] == "ok"
+        assert b.waits()
+        c.ask("record", fcntl.F_SETLKW, "f", "w", 1, 1)
+        assert c.waits() and b.waits()
+        assert a.posix("u") == "ok" and b.answer()[0] == "ok" and c.waits()
+        assert b.posix("u") == "ok" and c.answer()[0] == "ok"
 
 
 def one_at_a_time(mounts):
@@ -388,7 +407,8 @@ def a_reader_follows_a_file_that_grows_and_shrinks(mounts):
 
 ON_MOUNTS = [locks_exclude_each_other, ranges_are_split_and_joined, who_is_in_the_way_is_told,
              waits_end_when_the_lock_is_free, closing_frees, a_flock_is_free_for_who_comes_after_its_close,
-             a_process_that_dies_frees, waits_are_interrupted, deadlocks_of_a_host_are_refused, one_at_a_time,
+             a_process_that_dies_frees, waits_are_interrupted, deadlocks_are_refused,
+             who_waits_for_no_circle_is_not_refused, one_at_a_time,
              who_has_the_lock_reads_what_others_synced, lines_that_hosts_append_in_turns,
              appends_after_another_host_cut_the_file, a_reader_follows_a_file_that_grows_and_shrinks]
 

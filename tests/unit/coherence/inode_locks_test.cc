@@ -37,7 +37,7 @@ class InodeLocksTest : public ::testing::Test {
   }
   LockWork Next() {
     InodeLocks::Answers answers;
-    LockWork work = locks_.Next({false, {}, [](const FileLock&) { return false; }}, answers);
+    LockWork work = locks_.Next({false, {}, [this](const LockOwner&) { return is_holder_; }}, answers);
     Tell(answers);
     return work;
   }
@@ -67,7 +67,16 @@ class InodeLocksTest : public ::testing::Test {
     answers_.clear();
   }
 
+  // Until the wait is announced.
+  void Announce(const FileLock& lock, LockTicket ticket, const HostLocks& others) {
+    Ask(Kind::kWait, lock, ticket);
+    Refused(Next(), ErrorCode::kConflict);
+    Read(Next(), others, 10);
+    Committed(Next());
+  }
+
   InodeLocks locks_{Node(1)};
+  bool is_holder_ = false;  // on other files
   std::vector<Result<LockAnswer>> answers_;
 
  private:
@@ -128,6 +137,91 @@ TEST_F(InodeLocksTest, AWaitIsAnnouncedAndTakesItsLockWhenItIsFree) {
   Committed(Next());
   ExpectAnswer(LockOutcome::kGranted);
   EXPECT_FALSE(locks_.waits());
+}
+
+TEST_F(InodeLocksTest, AWaitThatClosesACycleIsRefusedWhileTheCycleStands) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  LockWork look = Next();
+  ASSERT_EQ(look.step, Step::kFindCycle);
+  EXPECT_EQ(look.wanted, Exclusive(1, 1));
+  const LockCycle cycle = {{"a record", 10}};
+  locks_.NoteCycle(look, cycle);
+  LockWork refusal = Next();
+  ASSERT_EQ(refusal.step, Step::kCommit);
+  EXPECT_FALSE(refusal.takes);
+  EXPECT_TRUE(refusal.record.empty());
+  ASSERT_EQ(refusal.cycle.size(), 1U);
+  EXPECT_EQ(refusal.cycle[0].revision, 10U);
+  // It has changed: perhaps somebody else was refused.
+  Refused(std::move(refusal), ErrorCode::kConflict);
+  EXPECT_TRUE(answers_.empty());
+  look = Next();
+  ASSERT_EQ(look.step, Step::kFindCycle);
+  locks_.NoteCycle(look, cycle);
+  Committed(Next());
+  ExpectAnswer(LockOutcome::kDeadlock);
+  EXPECT_FALSE(locks_.waits());
+  EXPECT_EQ(Next().step, Step::kIdle);
+}
+
+TEST_F(InodeLocksTest, AWaitThatClosesNoCycleGoesOn) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  locks_.NoteCycle(Next(), {});
+  EXPECT_EQ(Next().step, Step::kIdle);
+  EXPECT_TRUE(locks_.waits());
+}
+
+TEST_F(InodeLocksTest, ALockThatIsFreeIsTakenRatherThanRefused) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  locks_.NoteCycle(Next(), {{"a record", 10}});
+  locks_.NoteChanges({Changed(2, std::nullopt, 20)}, 20);
+  EXPECT_TRUE(Next().takes);
+}
+
+TEST_F(InodeLocksTest, AWaitThatIsOverIsNotRefused) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  const LockWork look = Next();
+  Ask(Kind::kCancel, {}, 5);
+  Committed(Next());
+  ExpectAnswer(LockOutcome::kInterrupted);
+  locks_.NoteCycle(look, {{"a record", 10}});
+  EXPECT_EQ(Next().step, Step::kIdle);
+}
+
+// The records of a cycle may change all the time, and others ask for locks meanwhile.
+TEST_F(InodeLocksTest, LooksForCyclesTakeTurnsWithWhatIsAsked) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  locks_.NoteCycle(Next(), {{"a record", 10}});
+  Refused(Next(), ErrorCode::kConflict);
+  Ask(Kind::kTest, Exclusive(1, 3));
+  EXPECT_EQ(Next().step, Step::kRead);
+  EXPECT_EQ(Next().step, Step::kFindCycle);
+}
+
+TEST_F(InodeLocksTest, ATurnThatNeedsNoWorkIsFollowedByALook) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  locks_.NoteCycle(Next(), {{"a record", 10}});
+  Refused(Next(), ErrorCode::kConflict);
+  Ask(Kind::kUnlock, Exclusive(1, 3));  // of what it does not hold
+  EXPECT_EQ(Next().step, Step::kFindCycle);
+  EXPECT_EQ(answers_.size(), 1U);
+}
+
+TEST_F(InodeLocksTest, ARefusalThatFindsNoRoomIsTriedAgain) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  locks_.NoteCycle(Next(), {{"a record", 10}});
+  Refused(Next(), ErrorCode::kNoSpace);
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_TRUE(locks_.is_stalled());
+  locks_.GoOn();
+  EXPECT_EQ(Next().step, Step::kFindCycle);
 }
 
 TEST_F(InodeLocksTest, WhatCannotBeFreedInTheStoreIsMadeGoodLater) {
