@@ -66,4 +66,20 @@ const char* SystemDevicesBuild();  // cairnfs_client_build
 Result<void*> AllocateOrdinary(uint64_t bytes);
 void FreeOrdinary(void* memory, uint64_t bytes);
 
+// A buffer of it.
+class OrdinaryMemory {
+ public:
+  OrdinaryMemory() = default;
+  ~OrdinaryMemory();
+  OrdinaryMemory(const OrdinaryMemory&) = delete;
+
+  // Makes it as large as that if it is smaller; what was in it is lost.
+  Status Reserve(uint64_t bytes);
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
 }  // namespace cairnfs::client

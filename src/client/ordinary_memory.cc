@@ -21,4 +21,19 @@ Result<void*> AllocateOrdinary(uint64_t bytes) {
 
 void FreeOrdinary(void* memory, uint64_t bytes) { munmap(memory, bytes); }
 
+OrdinaryMemory::~OrdinaryMemory() {
+  if (data_ != nullptr) FreeOrdinary(data_, bytes_);
+}
+
+Status OrdinaryMemory::Reserve(uint64_t bytes) {
+  if (bytes <= bytes_) return {};
+  if (data_ != nullptr) FreeOrdinary(data_, bytes_);
+  data_ = nullptr;
+  bytes_ = 0;
+  CAIRNFS_ASSIGN_OR_RETURN(void* memory, AllocateOrdinary(bytes));
+  data_ = static_cast<std::byte*>(memory);
+  bytes_ = bytes;
+  return {};
+}
+
 }  // namespace cairnfs::client

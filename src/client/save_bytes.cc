@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "client/block_digest.h"
+#include "client/copy_memory.h"
 #include "client/save_job.h"
 
 namespace cairnfs::client {
@@ -48,14 +49,13 @@ void SaveJob::PostHost(const std::vector<Span>& spans, Judging judging) {
 
 // The source may change under the reader: what is hashed is what is written.
 Status SaveJob::SaveHostSpan(const Span& span, Judging judging, unsigned thread) {
-  std::vector<std::byte>& scratch = parts_.scratch[thread];
   std::vector<const std::byte*> data;
-  std::byte* to = scratch.data();
-  assert(is_staged_ || span.bytes <= scratch.size());
+  std::byte* to = parts_.scratch.data() + thread * kHostSpanBytes;
+  assert(is_staged_ || span.bytes <= kHostSpanBytes);
   for (uint64_t i = span.first; i < span.first + span.count; i++) {
     Block& block = layout_.blocks[i];
     if (!is_staged_) {
-      std::memcpy(to, block.data, block.bytes);
+      CopyMemory(to, block.data, block.bytes);
       data.push_back(to);
       to += block.bytes;
     } else {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 
+#include "client/copy_memory.h"
 #include "client/errors.h"
 
 namespace cairnfs::client {
@@ -123,7 +123,7 @@ Status SaveJob::StageHost() {
       std::byte* to = place;
       for (uint64_t i = span.first; i < span.first + span.count; i++) {
         Block& block = layout_.blocks[i];
-        std::memcpy(to, block.data, block.bytes);
+        CopyMemory(to, block.data, block.bytes);
         block.data = to;
         to += block.bytes;
       }

@@ -23,7 +23,7 @@ namespace cairnfs::client {
 // What a saver lends to the save that runs.
 struct SaveParts {
   Ring& ring;
-  std::vector<std::vector<std::byte>>& scratch;  // one per writer: kHostSpanBytes
+  const OrdinaryMemory& scratch;  // kHostSpanBytes for each writer
   std::map<int32_t, std::unique_ptr<DeviceSide>>& devices;
   const std::optional<Fingerprints>& old;
 };

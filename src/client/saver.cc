@@ -76,8 +76,7 @@ void Saver::AwaitEarlier() {
 }
 
 Status Saver::ReserveMemory(const Layout& layout) {
-  scratch_.resize(writers_);
-  for (auto& scratch : scratch_) scratch.resize(kHostSpanBytes);
+  CAIRNFS_RETURN_IF_ERROR(scratch_.Reserve(writers_ * kHostSpanBytes));
   if (options_.ring_bytes != 0) return ring_.Reserve(options_.ring_bytes);
   uint64_t wanted = std::min(layout.device_tensor_bytes + kHostRingBytes, UsableMemory() / 4 / RanksOfHost());
   for (;;) {

@@ -37,7 +37,7 @@ class Saver {
   std::thread job_ GUARDED_BY(mutex_);
   // Used by the save that runs; by others once job_ is joined.
   Ring ring_;
-  std::vector<std::vector<std::byte>> scratch_;
+  OrdinaryMemory scratch_;
   std::map<int32_t, std::unique_ptr<DeviceSide>> sides_;
   std::optional<Fingerprints> fingerprints_;
 };
