@@ -1,5 +1,5 @@
-// How a save moves bytes: host tensors through a writer's scratch, device tensors through the ring, unchanged ones from
-// the base.
+// How a save moves bytes: host tensors through a writer's scratch or, where all of them fit there, the ring; device
+// tensors through the ring; unchanged blocks from the base.
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -41,14 +41,44 @@ class SaveJob::Arrival {
   const Ring::Piece piece_;
 };
 
-void SaveJob::PostHost(const std::vector<Span>& spans, Judging judging) {
+// Where the ring has room for all host tensors, they are free as soon as they are in it.
+Status SaveJob::StageHost() {
+  if (layout_.host_tensor_bytes == 0) return {};
+  const std::vector<Span> spans = MakeSpans(layout_, SpanKind::kHost, false, kHostSpanBytes);
+  uint64_t bytes = 0;
+  for (const Span& span : spans) bytes += span.bytes;
+  // Devices need the rest of it.
+  const uint64_t rest = layout_.device_tensor_bytes > 0 ? std::max(parts_.ring.bytes() / 2, kRingBytesMin) : 0;
+  if (AlignUp(bytes, Ring::kAlignment) + rest > parts_.ring.bytes()) return {};
+  std::byte* place = parts_.ring.SetAside(bytes);
+  is_staged_ = true;
   for (const Span& span : spans) {
-    crew_->Post(host_, [this, span, judging](unsigned thread) { return SaveHostSpan(span, judging, thread); });
+    crew_->Post(host_, [this, span, place](unsigned) {
+      std::byte* to = place;
+      for (uint64_t i = span.first; i < span.first + span.count; i++) {
+        Block& block = layout_.blocks[i];
+        CopyMemory(to, block.data, block.bytes);
+        block.data = to;
+        to += block.bytes;
+      }
+      return Status();
+    });
+    place += span.bytes;
+  }
+  host_.Wait();
+  CAIRNFS_RETURN_IF_ERROR(error_.Get());
+  if (layout_.device_tensor_bytes == 0) outcome_->SourceIsFree();
+  return {};
+}
+
+void SaveJob::PostHost(const std::vector<Span>& spans) {
+  for (const Span& span : spans) {
+    crew_->Post(host_, [this, span](unsigned thread) { return SaveHostSpan(span, thread); });
   }
 }
 
 // The source may change under the reader: what is hashed is what is written.
-Status SaveJob::SaveHostSpan(const Span& span, Judging judging, unsigned thread) {
+Status SaveJob::SaveHostSpan(const Span& span, unsigned thread) {
   std::vector<const std::byte*> data;
   std::byte* to = parts_.scratch.data() + thread * kHostSpanBytes;
   assert(is_staged_ || span.bytes <= kHostSpanBytes);
@@ -61,19 +91,18 @@ Status SaveJob::SaveHostSpan(const Span& span, Judging judging, unsigned thread)
     } else {
       data.push_back(block.data);
     }
-    if (block.tensor != Block::kLiteral) Judge(block, i, data.back(), judging);
+    if (block.tensor != Block::kLiteral) Judge(block, i, data.back());
   }
   return WriteRuns(span, data);
 }
 
-void SaveJob::Judge(Block& block, uint64_t number, const std::byte* data, Judging judging) {
+void SaveJob::Judge(Block& block, uint64_t number, const std::byte* data) {
   const Tensor& tensor = layout_.tensors[block.tensor];
   const uint64_t index = number - tensor.first_block;
   Digest& digest = host_digests_[first_host_digest_[block.tensor] + index];
   digest = DigestOfBlock({data, block.bytes});
-  const SavedTensor* old = judging == Judging::kCompare ? OldTensor(block.tensor) : nullptr;
-  block.is_reused = old != nullptr && index * kBlockBytes < old->bytes &&
-                    parts_.old->host_digests[old->first_digest + index] == digest;
+  const SavedTensor* old = reuse_.Find(tensor);
+  block.is_reused = old != nullptr && reuse_.HasBlock(*old, index, digest);
   if (block.is_reused) block.old_offset = old->offset + index * kBlockBytes;
 }
 
@@ -95,6 +124,10 @@ Status SaveJob::WriteRuns(const Span& span, const std::vector<const std::byte*>&
     bytes_written_ += bytes;
   }
   return {};
+}
+
+uint64_t SaveJob::DeviceSpanBytes() const {
+  return std::min(kDeviceSpanBytesMax, std::max<uint64_t>(parts_.ring.room() / 4, kBlockBytes));
 }
 
 Status SaveJob::StageDevices(const std::vector<Span>& spans) {
@@ -168,16 +201,7 @@ void SaveJob::PostCopies(Where where) {
   }
   for (const Run& run : runs) {
     crew_->Post(copies_, [this, run](unsigned) {
-      {
-        MutexLock lock(problem_mutex_);
-        if (problem_.has_value()) return Status();
-      }
-      if (auto problem = base_->Copy(run.from, output_->descriptor(), run.to, run.bytes)) {
-        MutexLock lock(problem_mutex_);
-        if (!problem_.has_value()) problem_ = *problem;
-        return Status();
-      }
-      bytes_reused_ += run.bytes;
+      reuse_.Copy(run.from, output_->descriptor(), run.to, run.bytes);
       return Status();
     });
   }

@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstdio>
 #include <exception>
 
-#include "client/copy_memory.h"
 #include "client/errors.h"
 
 namespace cairnfs::client {
 
 SaveJob::SaveJob(Layout layout, Options options, SaveParts parts, std::shared_ptr<SaveOutcome> outcome)
-    : layout_(std::move(layout)), options_(std::move(options)), parts_(parts), outcome_(std::move(outcome)) {
+    : layout_(std::move(layout)),
+      options_(std::move(options)),
+      parts_(parts),
+      outcome_(std::move(outcome)),
+      reuse_(options_.base, parts_.old) {
   uint64_t digests = 0;
   for (const Tensor& tensor : layout_.tensors) {
     first_host_digest_.push_back(digests);
@@ -62,9 +64,9 @@ Status SaveJob::Caught(const std::function<Status()>& step) const {
 Status SaveJob::MoveBytes() {
   CAIRNFS_ASSIGN_OR_RETURN(crew_, Crew::Start(options_.writers, error_));
   CAIRNFS_RETURN_IF_ERROR(StageHost());
-  CAIRNFS_RETURN_IF_ERROR(OpenFiles());
-  const Judging judging = base_ != nullptr ? Judging::kCompare : Judging::kWriteAll;
-  PostHost(MakeSpans(layout_, SpanKind::kHost, false, kHostSpanBytes), judging);
+  CAIRNFS_ASSIGN_OR_RETURN(output_, OutputFile::Create({options_.path, options_.mode, layout_.file_bytes}));
+  reuse_.Open(output_->device());
+  PostHost(MakeSpans(layout_, SpanKind::kHost, false, kHostSpanBytes));
   CAIRNFS_RETURN_IF_ERROR(JudgeDevices());
   PostCopies(Where::kDevice);
   CAIRNFS_RETURN_IF_ERROR(StageDevices(MakeSpans(layout_, SpanKind::kDevice, false, DeviceSpanBytes())));
@@ -72,76 +74,6 @@ Status SaveJob::MoveBytes() {
   PostCopies(Where::kHost);
   CAIRNFS_RETURN_IF_ERROR(WaitForSource());
   return MoveAgain();
-}
-
-Status SaveJob::OpenFiles() {
-  CAIRNFS_ASSIGN_OR_RETURN(output_, OutputFile::Create({options_.path, options_.mode, layout_.file_bytes}));
-  OpenBase();
-  return {};
-}
-
-void SaveJob::OpenBase() {
-  if (!options_.base.has_value()) {
-    result_.base_use = CAIRNFS_BASE_NOT_ASKED;
-    return;
-  }
-  if (!parts_.old.has_value()) {
-    DropBase({CAIRNFS_BASE_NO_FINGERPRINTS, *options_.base + ": this saver has no fingerprints of it"});
-    return;
-  }
-  BaseFile::Opened opened = BaseFile::Open(*options_.base, parts_.old->file, output_->device());
-  base_ = std::move(opened.file);
-  if (base_ == nullptr) {
-    DropBase(opened.problem);
-  } else {
-    result_.base_use = CAIRNFS_BASE_USED;
-  }
-}
-
-void SaveJob::DropBase(const BaseProblem& problem) {
-  result_.base_use = problem.use;
-  std::snprintf(result_.base_text, sizeof result_.base_text, "%s", problem.text.c_str());
-}
-
-uint64_t SaveJob::DeviceSpanBytes() const {
-  return std::min(kDeviceSpanBytesMax, std::max<uint64_t>(parts_.ring.room() / 4, kBlockBytes));
-}
-
-// Where the ring has room for all host tensors, they are free as soon as they are in it.
-Status SaveJob::StageHost() {
-  if (layout_.host_tensor_bytes == 0) return {};
-  const std::vector<Span> spans = MakeSpans(layout_, SpanKind::kHost, false, kHostSpanBytes);
-  uint64_t bytes = 0;
-  for (const Span& span : spans) bytes += span.bytes;
-  // Devices need the rest of it.
-  const uint64_t rest = layout_.device_tensor_bytes > 0 ? std::max(parts_.ring.bytes() / 2, kRingBytesMin) : 0;
-  if (AlignUp(bytes, Ring::kAlignment) + rest > parts_.ring.bytes()) return {};
-  std::byte* place = parts_.ring.SetAside(bytes);
-  is_staged_ = true;
-  for (const Span& span : spans) {
-    crew_->Post(host_, [this, span, place](unsigned) {
-      std::byte* to = place;
-      for (uint64_t i = span.first; i < span.first + span.count; i++) {
-        Block& block = layout_.blocks[i];
-        CopyMemory(to, block.data, block.bytes);
-        block.data = to;
-        to += block.bytes;
-      }
-      return Status();
-    });
-    place += span.bytes;
-  }
-  host_.Wait();
-  CAIRNFS_RETURN_IF_ERROR(error_.Get());
-  if (layout_.device_tensor_bytes == 0) outcome_->SourceIsFree();
-  return {};
-}
-
-const SavedTensor* SaveJob::OldTensor(uint32_t tensor) const {
-  if (base_ == nullptr) return nullptr;
-  const auto found = parts_.old->tensors.find(layout_.tensors[tensor].name);
-  return found == parts_.old->tensors.end() || found->second.device != layout_.tensors[tensor].device ? nullptr
-                                                                                                      : &found->second;
 }
 
 Status SaveJob::JudgeDevices() {
@@ -155,13 +87,13 @@ Status SaveJob::JudgeDevices() {
     result_.snapshot = CAIRNFS_SNAPSHOT_DEVICE;
     if (layout_.host_tensor_bytes == 0 || is_staged_) outcome_->SourceIsFree();
   }
-  if (base_ == nullptr) return {};  // nothing to wait for before the copies
+  if (!reuse_.IsPossible()) return {};  // nothing to wait for before the copies
   for (const auto& [number, stream] : layout_.streams) {
     CAIRNFS_RETURN_IF_ERROR(parts_.devices.at(number)->WaitForJudgement());
   }
   for (uint32_t i = 0; i < layout_.tensors.size(); i++) {
     const Tensor& tensor = layout_.tensors[i];
-    const SavedTensor* old = tensor.device == CAIRNFS_HOST ? nullptr : OldTensor(i);
+    const SavedTensor* old = tensor.device == CAIRNFS_HOST ? nullptr : reuse_.Find(tensor);
     if (old == nullptr) continue;
     const DeviceSide& side = *parts_.devices.at(tensor.device);
     for (uint64_t index = 0; index < tensor.BlockCount(); index++) {
@@ -184,18 +116,11 @@ Status SaveJob::WaitForSource() {
 
 // When the base was not what it should be after all, what was taken from it comes from the source.
 Status SaveJob::MoveAgain() {
-  std::optional<BaseProblem> problem;
-  if (base_ != nullptr) {
-    MutexLock lock(problem_mutex_);
-    problem = problem_.has_value() ? problem_ : base_->Check();
-  }
-  if (problem.has_value()) {
-    DropBase(*problem);
-    bytes_reused_ = 0;
+  if (!reuse_.Confirm()) {
     const std::vector<Span> host = MakeSpans(layout_, SpanKind::kHost, true, kHostSpanBytes);
     const std::vector<Span> device = MakeSpans(layout_, SpanKind::kDevice, true, DeviceSpanBytes());
     for (Block& block : layout_.blocks) block.is_reused = false;
-    PostHost(host, Judging::kWriteAll);
+    PostHost(host);
     CAIRNFS_RETURN_IF_ERROR(StageDevices(device));
     host_.Wait();
     CAIRNFS_RETURN_IF_ERROR(WaitForSource());
@@ -220,9 +145,9 @@ void SaveJob::Finish() {
     result_.bytes_over_bus += parts_.devices.at(number)->bytes_over_bus();
   }
   parts_.ring.PutBack();
-  base_.reset();
+  reuse_.Close();
+  reuse_.Report(result_);
   result_.bytes_written = bytes_written_;
-  result_.bytes_reused = bytes_reused_;
 }
 
 Fingerprints SaveJob::MakeFingerprints(const FileIdentity& file) {

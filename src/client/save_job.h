@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "client/base_file.h"
 #include "client/crew.h"
 #include "client/device_side.h"
 #include "client/fingerprints.h"
 #include "client/layout.h"
 #include "client/output_file.h"
+#include "client/reuse.h"
 #include "client/ring.h"
 #include "client/save_outcome.h"
 
@@ -56,8 +56,6 @@ class SaveJob {
 
   // The steps.
   Status MoveBytes();
-  Status OpenFiles();
-  void OpenBase();
   Status StageHost();
   Status JudgeDevices();
   Status StageDevices(const std::vector<Span>& spans);
@@ -68,19 +66,16 @@ class SaveJob {
   Status Caught(const std::function<Status()>& step) const;
 
   // Parts of them.
-  enum class Judging { kCompare, kWriteAll };
   // Of the device's blocks that move together: so that some are copied while others are written.
   uint64_t DeviceSpanBytes() const;
-  void PostHost(const std::vector<Span>& spans, Judging judging);
-  Status SaveHostSpan(const Span& span, Judging judging, unsigned thread);
-  void Judge(Block& block, uint64_t number, const std::byte* data, Judging judging);
+  void PostHost(const std::vector<Span>& spans);
+  Status SaveHostSpan(const Span& span, unsigned thread);
+  void Judge(Block& block, uint64_t number, const std::byte* data);
   Status WriteRuns(const Span& span, const std::vector<const std::byte*>& data);
   void PostLiterals(const Span& span);
   Status StageDeviceSpan(const Span& span);
   enum class Where { kHost, kDevice };
   void PostCopies(Where where);
-  void DropBase(const BaseProblem& problem);
-  const SavedTensor* OldTensor(uint32_t tensor) const;
   Fingerprints MakeFingerprints(const FileIdentity& file);
 
   Layout layout_;
@@ -89,16 +84,13 @@ class SaveJob {
   const std::shared_ptr<SaveOutcome> outcome_;
 
   std::unique_ptr<OutputFile> output_;
-  std::unique_ptr<BaseFile> base_;  // null: not used; set before tasks run
+  Reuse reuse_;
   std::vector<Digest> host_digests_;
   std::vector<uint64_t> first_host_digest_;  // by tensor
   bool is_staged_ = false;                   // the host's blocks are in the ring
 
   FirstError error_;
-  Mutex problem_mutex_;
-  std::optional<BaseProblem> problem_ GUARDED_BY(problem_mutex_);  // of the base, met while copying
   std::atomic<uint64_t> bytes_written_ = 0;
-  std::atomic<uint64_t> bytes_reused_ = 0;
   cairnfs_save_result result_ = {};
 
   Pending host_, copies_, writes_;
