@@ -4,6 +4,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "client/arguments.h"
 #include "client/host_memory.h"
 
 namespace cairnfs::client {
@@ -64,22 +65,6 @@ void AddLiteral(const cairnfs_segment& segment, Layout& layout) {
 }
 
 }  // namespace
-
-Result<std::map<int32_t, StreamHandle>> StreamsByDevice(const cairnfs_stream* streams, size_t count) {
-  if (streams == nullptr && count > 0) return InvalidArgument("streams is NULL and stream_count is not 0");
-  std::map<int32_t, StreamHandle> by_device;
-  for (size_t i = 0; i < count; i++) {
-    if (streams[i].device < 0) {
-      return InvalidArgument("stream " + std::to_string(i) + ": device " + std::to_string(streams[i].device) +
-                             " is no device");
-    }
-    if (!by_device.emplace(streams[i].device, streams[i].stream).second) {
-      return InvalidArgument("stream " + std::to_string(i) + ": device " + std::to_string(streams[i].device) +
-                             " has a stream already");
-    }
-  }
-  return by_device;
-}
 
 Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices) {
   Layout layout;

@@ -49,9 +49,6 @@ struct Layout {
 // kInvalidArgument, kStale, kUnavailable: the message names the segment.
 Result<Layout> MakeLayout(const cairnfs_save_request& request, Devices& devices);
 
-// The streams of `count` entries, by device. kInvalidArgument: a device twice, or the host.
-Result<std::map<int32_t, StreamHandle>> StreamsByDevice(const cairnfs_stream* streams, size_t count);
-
 // Blocks that lie side by side in the file and in one kind of memory, to be moved together.
 struct Span {
   uint64_t first;  // in Layout::blocks

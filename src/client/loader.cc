@@ -7,24 +7,16 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "client/arguments.h"
 #include "client/descriptor.h"
 #include "client/errors.h"
-#include "client/host_memory.h"
-#include "client/layout.h"
-#include "client/saver.h"
+#include "client/load_request.h"
 
 namespace cairnfs::client {
 namespace {
 
 constexpr uint64_t kPartBytesMax = 4 * kMiB;
 constexpr uint64_t kRingBytes = 64 * kMiB;
-
-std::string NameOfRead(const cairnfs_load_request& request, size_t number) {
-  std::string text = std::string(request.path) + ": read " + std::to_string(number);
-  const char* name = request.reads[number].name;
-  if (name != nullptr) text += std::string(" (tensor '") + name + "')";
-  return text;
-}
 
 // kCorrupt: the file ends before.
 Status ReadBytes(int descriptor, std::byte* to, uint64_t bytes, uint64_t offset, const char* path) {
@@ -62,55 +54,14 @@ Loader::~Loader() {
   }
 }
 
-Status Loader::Check(const cairnfs_load_request& request, uint64_t file_bytes) {
-  struct Range {
-    uint64_t begin, end;
-    size_t number;
-  };
-  const HostMemory host = HostMemory::Now();
-  std::vector<Range> ranges;
-  for (size_t i = 0; i < request.read_count; i++) {
-    const cairnfs_read& read = request.reads[i];
-    const std::string what = NameOfRead(request, i);
-    if (read.device < CAIRNFS_HOST)
-      return InvalidArgument(what + ": there is no device " + std::to_string(read.device));
-    if (read.offset > file_bytes || read.bytes > file_bytes - read.offset) {
-      return MakeError(ErrorCode::kCorrupt, what + ": the file has " + std::to_string(file_bytes) + " bytes, and " +
-                                                std::to_string(read.bytes) + " at offset " +
-                                                std::to_string(read.offset) + " are asked for");
-    }
-    if (read.bytes == 0) continue;
-    if (read.device == CAIRNFS_HOST) {
-      CAIRNFS_RETURN_IF_ERROR(host.Check(read.destination, read.bytes, HostMemory::Use::kWrite, what));
-    } else {
-      const Result<Device*> device = devices_.Get(read.device);
-      if (!device.ok()) return device.error().WithContext(what);
-      CAIRNFS_RETURN_IF_ERROR((*device)->CheckMemory(read.destination, read.bytes, what));
-    }
-    const auto begin = reinterpret_cast<uint64_t>(read.destination);
-    ranges.push_back({begin, begin + read.bytes, i});
-  }
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < ranges.size(); i++) {
-    if (ranges[i].begin < ranges[i - 1].end) {
-      return InvalidArgument(NameOfRead(request, ranges[i].number) + ": its destination overlaps that of read " +
-                             std::to_string(ranges[i - 1].number));
-    }
-  }
-  return {};
-}
-
 Status Loader::Load(const cairnfs_load_request& request) {
   CAIRNFS_RETURN_IF_ERROR(AbsolutePath(request.path, "path"));
-  if (request.reads == nullptr && request.read_count > 0) {
-    return InvalidArgument("reads is NULL and read_count is not 0");
-  }
   const Descriptor file(open(request.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.number() < 0) return FileError(errno, request.path);
   struct stat found {};
   if (fstat(file.number(), &found) != 0) return FileError(errno, request.path);
   if (!S_ISREG(found.st_mode)) return FileError(S_ISDIR(found.st_mode) ? EISDIR : EINVAL, request.path);
-  CAIRNFS_RETURN_IF_ERROR(Check(request, static_cast<uint64_t>(found.st_size)));
+  CAIRNFS_RETURN_IF_ERROR(CheckReads(request, static_cast<uint64_t>(found.st_size), devices_));
   MutexLock lock(mutex_);
   CAIRNFS_RETURN_IF_ERROR(Prepare(request));
   return ReadAll(request, file.number());

@@ -30,7 +30,6 @@ class Loader {
     uint64_t bytes;
   };
   Loader(const cairnfs_loader_options& options, Devices& devices);
-  Status Check(const cairnfs_load_request& request, uint64_t file_bytes);
   Status Prepare(const cairnfs_load_request& request) REQUIRES_LOCK(mutex_);
   Status ReadAll(const cairnfs_load_request& request, int descriptor) REQUIRES_LOCK(mutex_);
   Status ReadPart(const cairnfs_load_request& request, const Part& part, int descriptor, unsigned thread);

@@ -1,15 +1,13 @@
 #include "client/saver.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "base/machine_limits.h"
 #include "base/start_thread.h"
-#include "client/errors.h"
+#include "client/arguments.h"
 
 namespace cairnfs::client {
 namespace {
@@ -27,29 +25,6 @@ uint64_t RanksOfHost() {
 }
 
 }  // namespace
-
-Status CheckOptions(uint32_t threads, uint64_t ring_bytes, const char* threads_name) {
-  if (threads > 256) {
-    return InvalidArgument(std::string(threads_name) + " is " + std::to_string(threads) +
-                           ", and at most 256 is possible");
-  }
-  if (ring_bytes != 0 && ring_bytes < kRingBytesMin) {
-    return InvalidArgument("ring_bytes is " + std::to_string(ring_bytes) + ", and at least " +
-                           std::to_string(kRingBytesMin) + " (two blocks) is needed");
-  }
-  return {};
-}
-
-Result<std::string> AbsolutePath(const char* path, const char* what) {
-  if (path == nullptr || path[0] == '\0') return InvalidArgument(std::string(what) + " is NULL or empty");
-  std::string text = path;
-  if (text.back() == '/') return InvalidArgument(std::string(what) + " '" + text + "' ends with '/': it names no file");
-  if (text.front() == '/') return text;
-  std::error_code error;
-  const std::string folder = std::filesystem::current_path(error).string();
-  if (error) return FileError(error.value(), std::string(what) + " '" + text + "': the working directory");
-  return folder + "/" + text;
-}
 
 Result<std::unique_ptr<Saver>> Saver::Open(const cairnfs_saver_options& options, Devices& devices) {
   CAIRNFS_RETURN_IF_ERROR(CheckOptions(options.writers, options.ring_bytes, "writers"));

@@ -42,10 +42,4 @@ class Saver {
   std::optional<Fingerprints> fingerprints_;
 };
 
-// Of bad values in what both a saver and a loader have. kInvalidArgument.
-Status CheckOptions(uint32_t threads, uint64_t ring_bytes, const char* threads_name);
-
-// The path as it is from any working directory. kInvalidArgument: null, empty, or it ends with '/'.
-Result<std::string> AbsolutePath(const char* path, const char* what);
-
 }  // namespace cairnfs::client
