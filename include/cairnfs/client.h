@@ -131,7 +131,7 @@ typedef struct cairnfs_stream {
 typedef struct cairnfs_save_request {
   uint32_t struct_bytes;
   uint32_t mode;    /* permission bits of the file, before the umask; 0: 0666 */
-  const char* path; /* replaced by the rename, if it is there */
+  const char* path; /* replaced by the rename, if a file or a symbolic link is there; all else is an error */
   /* The file of this saver's last save that succeeded, by any path; or NULL: then every byte is written. */
   const char* base;
   /* The file's size. Segments lie within it and do not overlap; they come in any order. Bytes that no segment covers

@@ -34,6 +34,7 @@ Status OutputFile::Open(const Options& options) {
   name_ = slash == std::string::npos ? path_ : path_.substr(slash + 1);
   directory_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory_ < 0) return FileError(errno, path_ + ": its directory " + folder);
+  CAIRNFS_RETURN_IF_ERROR(CheckName());
   std::string name = name_ + ".tmp-" + ToHex(RandomBytes(8));
   descriptor_ =
       openat(directory_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode == 0 ? 0666 : options.mode);
@@ -48,6 +49,15 @@ Status OutputFile::Open(const Options& options) {
   }
   CAIRNFS_ASSIGN_OR_RETURN(created_, IdentityOf(look_, path_));
   return {};
+}
+
+// Before anything is written. A rename would put the file in the place of a pipe, or of /dev/null.
+Status OutputFile::CheckName() const {
+  struct stat found {};
+  if (fstatat(directory_, name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) return {};  // the rename says what is wrong
+  if (S_ISDIR(found.st_mode)) return FileError(EISDIR, path_);
+  if (S_ISREG(found.st_mode) || S_ISLNK(found.st_mode)) return {};
+  return MakeError(ErrorCode::kIo, path_ + ": is there, and is no regular file");
 }
 
 OutputFile::~OutputFile() {

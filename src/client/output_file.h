@@ -38,6 +38,7 @@ class OutputFile {
  private:
   explicit OutputFile(std::string path) : path_(std::move(path)) {}
   Status Open(const Options& options);
+  Status CheckName() const;
   // Until a write would give the file a later mtime. False: that cannot be said.
   bool WaitPastMtime();
 

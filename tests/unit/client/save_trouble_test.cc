@@ -84,6 +84,8 @@ TEST_F(SaveTrouble, BadInputNamesWhatAndWhich) {
   Refused(made, Path(std::string(250, 'n')), ErrorCode::kNameTooLong, "nnn");
   std::filesystem::create_directory(Path("folder"));
   Refused(made, Path("folder"), ErrorCode::kIsDirectory, "folder");
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  Refused(made, Path("pipe"), ErrorCode::kIo, "no regular file");
 }
 
 TEST_F(SaveTrouble, RingsThatCannotBeHad) {
