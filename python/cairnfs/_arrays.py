@@ -8,6 +8,8 @@ import numpy
 
 from . import _abi, _dlpack, _dtypes, errors
 
+ADDRESS_END = 1 << 64  # memory ends there at the latest
+
 
 @dataclasses.dataclass
 class Array:
@@ -55,6 +57,8 @@ def _of_dlpack(name, value):
         device = _abi.HOST
     elif tensor.device_type in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
         device = tensor.device_id
+        if device < 0:
+            raise errors.InvalidError(f"tensor '{name}' lies on CUDA device {device}; the first one is 0")
     else:
         raise errors.InvalidError(
             f"tensor '{name}' lies on a device of DLPack's type {tensor.device_type}; the host and CUDA are known"
@@ -66,11 +70,15 @@ def _of_dlpack(name, value):
         )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     size = math.prod(shape) * _dtypes.ITEM_BYTES[dtype]
+    data = (tensor.data or 0) + tensor.byte_offset
+    if any(length < 0 for length in shape) or data + size > ADDRESS_END:
+        raise errors.InvalidError(
+            f"tensor '{name}': no memory has its shape {shape} of {dtype} at the address {data:#x}"
+        )
     if tensor.strides and size > 0:
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
         if not _is_contiguous(shape, strides):
             raise _not_contiguous(name, shape, strides)
-    data = (tensor.data or 0) + tensor.byte_offset
     return Array(data, size, shape, dtype, device, not is_read_only, (value, capsule))
 
 

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import stat
 import struct
 import subprocess
 import sys
@@ -13,10 +14,20 @@ from unittest import mock
 import numpy
 
 import cairnfs
-from cairnfs import errors
+from cairnfs import _dlpack, errors
 from support import DTYPES, Case, read_plain, unmapped_array
 
 MIB = 1 << 20
+
+
+def _producer(struct_of_c, name):
+    """An object whose __dlpack__ gives a capsule of that name around the struct."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    producer = mock.Mock(spec=("__dlpack__", "__dlpack_device__"))
+    producer.__dlpack__ = lambda **_: make(ctypes.addressof(struct_of_c), name, None)
+    producer.__dlpack_device__ = lambda: (1, 0)
+    return producer
 
 
 class SaveTest(Case):
@@ -274,7 +285,10 @@ class ErrorTest(Case):
     def test_paths(self):
         self.refuse(FileNotFoundError, ["missing"], self.good, self.path("missing/state"))
         os.mkdir(self.path("folder"))
-        self.refuse(OSError, ["folder"], self.good, self.path("folder"))
+        self.refuse(OSError, ["folder", "directory"], self.good, self.path("folder"))
+        os.mkfifo(self.path("pipe"))
+        self.refuse(OSError, ["pipe", "no regular file"], self.good, self.path("pipe"))
+        self.assertTrue(stat.S_ISFIFO(os.stat(self.path("pipe")).st_mode))
         self.refuse(errors.InvalidError, ["path"], self.good, "a\0b")
         self.refuse(errors.InvalidError, ["path"], self.good, 5)
         self.refuse(errors.InvalidError, ["base"], self.good, base=5)
@@ -318,13 +332,27 @@ class ErrorTest(Case):
     def test_a_version_of_dlpack_that_is_not_known(self):
         new = ctypes.create_string_buffer(200)
         struct.pack_into("<II", new, 0, 2, 7)
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        of_new = mock.Mock(spec=("__dlpack__", "__dlpack_device__"))
-        of_new.__dlpack__ = lambda **_: make(ctypes.addressof(new), b"dltensor_versioned", None)
-        of_new.__dlpack_device__ = lambda: (1, 0)
+        of_new = _producer(new, b"dltensor_versioned")
         with self.assert_raises(errors.InvalidError, "'new'", "2.7"):
             self.saver.save({"new": of_new}, self.path("file"))
+
+    def test_dlpack_that_names_no_memory(self):
+        memory = self.array((4,), "float32")
+
+        def refuse(kind, *words, shape=(4,), data=memory.ctypes.data, begin=0, device=(1, 0)):
+            lengths = (ctypes.c_int64 * len(shape))(*shape)
+            tensor = _dlpack._Tensor(data, *device, len(shape), 2, 32, 1, lengths, None, begin)
+            self.refuse(kind, ["'odd'", *words], {"odd": _producer(tensor, b"dltensor")})
+
+        refuse(errors.PointerError, "NULL", data=None)
+        refuse(errors.PointerError, "not mapped", data=4096)
+        refuse(errors.PointerError, "not mapped", shape=(1 << 60,))
+        refuse(errors.InvalidError, "shape", shape=(1 << 31, 1 << 31))  # 2^64 bytes
+        refuse(errors.InvalidError, "shape", shape=(1 << 61, 8))
+        refuse(errors.InvalidError, "shape", shape=(-4,))
+        refuse(errors.InvalidError, "shape", shape=(-2, -2))
+        refuse(errors.InvalidError, "address", begin=(1 << 64) - 4096)
+        refuse(errors.InvalidError, "-1", device=(2, -1))
 
     def test_a_future_has_any_error(self):
         with mock.patch("cairnfs.saver._result_of", side_effect=ZeroDivisionError("odd")):

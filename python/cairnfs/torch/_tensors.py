@@ -78,8 +78,10 @@ def of_tensor(name, tensor):
     """A contiguous tensor as an Array; an exception names it and what is wrong."""
     if not isinstance(tensor, torch.Tensor):
         raise errors.InvalidError(f"tensor '{name}' is a {type(tensor).__name__}, not a torch.Tensor")
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.layout != torch.strided:
         raise errors.InvalidError(f"tensor '{name}' has the layout {tensor.layout}; dense ones can be saved")
+    if tensor.is_quantized:
+        raise errors.InvalidError(f"tensor '{name}' is quantized; use .int_repr() and its parameters")
     if tensor.dtype not in NAMES:
         raise errors.DtypeError(f"tensor '{name}': dtype {tensor.dtype} has no name in the safetensors format")
     number = number_of(tensor.device)
@@ -95,5 +97,10 @@ def of_tensor(name, tensor):
             f"tensor '{name}' is a view that conjugates or negates; use .resolve_conj().resolve_neg()"
         )
     size = tensor.numel() * tensor.element_size()
+    begin, room = tensor.storage_offset() * tensor.element_size(), tensor.untyped_storage().nbytes()
+    if size > 0 and begin + size > room:  # after a resize of the storage, as FSDP does to free it
+        raise errors.InvalidError(
+            f"tensor '{name}' ends at byte {begin + size} of its storage, which has {room}; was it freed by a resize?"
+        )
     data = tensor.data_ptr() if size > 0 else 0
     return Array(data, size, tuple(tensor.shape), NAMES[tensor.dtype], number, True, tensor)

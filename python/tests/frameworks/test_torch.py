@@ -281,6 +281,13 @@ class SafetensorsTest(TorchCase):
         refuse(errors.InvalidError, {"x": [1]}, "'x'", "list")
         refuse(errors.InvalidError, {"x": self.tensor(4, dtype=torch.complex64).conj()}, "'x'", "conj")
         refuse(errors.InvalidError, {"": square}, "name")
+        if hasattr(torch, "_empty_affine_quantized"):
+            quantized = torch._empty_affine_quantized([2], scale=1, zero_point=0, dtype=torch.qint8)
+            refuse(errors.InvalidError, {"x": quantized}, "'x'", "quantized")
+        for size in (0, 3):
+            freed = self.tensor(10)
+            freed.untyped_storage().resize_(size)
+            refuse(errors.InvalidError, {"x": freed}, "'x'", "storage", size)
 
 
 class LoadTest(TorchCase):
