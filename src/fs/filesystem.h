@@ -38,7 +38,7 @@ namespace cairnfs::coherence {
 class ClusterLocks;
 }
 namespace cairnfs::kv {
-class HostedStore;
+class NameRoomUser;
 class SharedKvStore;
 }  // namespace cairnfs::kv
 
@@ -223,9 +223,9 @@ class FileSystem {
     cluster::Peers& peers;
     cluster::ClusterChunkStore& chunks;
     coherence::ClusterLocks& locks;
-    kv::KvStore& store;                 // the fenced one, which remembers nothing
-    kv::SharedKvStore& shared;          // below it
-    kv::HostedStore* hosted = nullptr;  // `shared`, where this host keeps the names; it keeps room there
+    kv::KvStore& store;                  // the fenced one, which remembers nothing
+    kv::SharedKvStore& shared;           // below it
+    kv::NameRoomUser* hosted = nullptr;  // where this host has names on its disk: it keeps room there
   };
   struct Parts {  // all outlive the filesystem
     // One host.

@@ -9,7 +9,6 @@
 #include "fs/local_publisher.h"
 #include "fs/shared_collection.h"
 #include "fs/shared_publisher.h"
-#include "kv/hosted_store.h"
 
 namespace cairnfs::fs {
 
@@ -220,8 +219,9 @@ SharedFileSystem::~SharedFileSystem() {
 }
 
 Status SharedFileSystem::Start() {
-  if (kv::HostedStore* hosted = parts.cluster->hosted) {
-    metadata_room = std::make_unique<MetadataRoom>(*hosted, parts.local_chunks, *waiters, Context(stop.get_token()));
+  if (kv::NameRoomUser* hosted = parts.cluster->hosted) {
+    metadata_room =
+        std::make_unique<MetadataRoom>(parts.cluster->shared, parts.local_chunks, *waiters, Context(stop.get_token()));
     hosted->SetNameRoom(metadata_room.get());
   }
   CAIRNFS_RETURN_IF_ERROR(member->Start());

@@ -131,6 +131,12 @@ Status HostedBatch::EndLease(LeaseId lease) {
   return {};
 }
 
+void HostedBatch::Seal() {
+  if (empty() || !changes_.empty()) return;
+  ++revision_;
+  changes_.emplace_back(revision_, std::vector<KvEvent>());
+}
+
 std::vector<EngineWrite> HostedBatch::Writes() const {
   std::vector<EngineWrite> writes;
   writes.reserve(entries_.size() + 1);

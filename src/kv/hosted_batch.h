@@ -37,6 +37,10 @@ class HostedBatch {
   // The revisions that the batch makes, in order, each with the events that watches are told.
   using Changes = std::vector<std::pair<uint64_t, std::vector<KvEvent>>>;
 
+  // Ends the batch: what changes the engine makes a revision, be it one without events. So a revision tells which of
+  // the store's batches there are.
+  void Seal();
+
   bool empty() const { return entries_.empty() && granted_.empty() && ended_.empty(); }
   uint64_t revision() const { return revision_; }
   std::vector<EngineWrite> Writes() const;

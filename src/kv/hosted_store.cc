@@ -52,7 +52,7 @@ Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const H
   if (!revision) CAIRNFS_RETURN_IF_ERROR(CheckNoKeys(engine));
   std::unique_ptr<HostedStore> store(new HostedStore(engine, options, revision.value_or(0)));
   CAIRNFS_RETURN_IF_ERROR(store->leases_.Load(engine));
-  CAIRNFS_ASSIGN_OR_RETURN(store->openings_, Openings::Begin(engine, store->revision_));
+  CAIRNFS_ASSIGN_OR_RETURN(store->openings_, Openings::Begin(engine, store->revision_, options.log));
   CAIRNFS_ASSIGN_OR_RETURN(store->expiry_, StartThread("the ends of leases", [store = store.get()] {
                              store->EndLeases(Context(store->stop_.get_token()));
                            }));
@@ -61,6 +61,7 @@ Result<std::unique_ptr<HostedStore>> HostedStore::Open(KvEngine& engine, const H
 
 HostedStore::HostedStore(KvEngine& engine, const HostedStoreOptions& options, uint64_t revision)
     : engine_(engine),
+      log_(options.log),
       history_(revision, options.history_bytes_max),
       keeps_room_(options.keeps_room),
       revision_(revision) {}
@@ -77,6 +78,7 @@ KvLimits HostedStore::limits() const {
 Result<std::optional<KvEntry>> HostedStore::Get(const Context&, std::string_view key) {
   const std::string engine_key = EngineKey(key);
   CAIRNFS_ASSIGN_OR_RETURN(std::optional<std::string> text, engine_.Get(engine_key));
+  CAIRNFS_RETURN_IF_ERROR(MayAnswer());
   if (!text) return std::optional<KvEntry>();
   CAIRNFS_ASSIGN_OR_RETURN(StoredValue stored, DecodeStored(engine_key, *text));
   return std::optional<KvEntry>(KvEntry{std::string(key), std::string(stored.value), stored.revision});
@@ -108,6 +110,7 @@ Status HostedStore::ReadSpan(const KvSpan& span, const EngineSnapshot& snapshot,
 
 Result<uint64_t> HostedStore::ReadPieces(std::span<const KvSpan> spans, const std::function<bool(Piece)>& take) {
   const std::unique_ptr<EngineSnapshot> snapshot = engine_.GetSnapshot();
+  CAIRNFS_RETURN_IF_ERROR(MayAnswer());  // after it: so the snapshot was the newest state at some moment of the call
   CAIRNFS_ASSIGN_OR_RETURN(std::optional<uint64_t> revision, ReadRevision(engine_, snapshot.get()));
   bool goes_on = true;
   for (size_t i = 0; i < spans.size() && goes_on; ++i) {
@@ -189,6 +192,12 @@ Result<LeaseId> HostedStore::GrantLease(const Context&, std::chrono::millisecond
   return request.lease;
 }
 
+Result<std::chrono::milliseconds> HostedStore::KeepLeaseAlive(const Context&, LeaseId lease) {
+  Result<std::chrono::milliseconds> left = leases_.KeepAlive(lease);
+  CAIRNFS_RETURN_IF_ERROR(MayAnswer());
+  return left;
+}
+
 Status HostedStore::RevokeLease(const Context&, LeaseId lease) {
   Request request;
   request.ends_lease = true;
@@ -234,6 +243,7 @@ Status HostedStore::AdmitNames(uint32_t uid, uint64_t unwritten_bytes) {
 Result<bool> HostedStore::WasAt(uint64_t opening, uint64_t revision) {
   if (opening != 0 && !openings_.Contain(opening, revision)) return false;
   CAIRNFS_ASSIGN_OR_RETURN(const std::optional<uint64_t> now, ReadRevision(engine_, nullptr));
+  CAIRNFS_RETURN_IF_ERROR(MayAnswer());
   return revision <= now.value_or(0);
 }
 
@@ -301,17 +311,30 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
       }
     }
   }
+  work.Seal();
   if (!work.empty()) {
-    Status written = engine_.Write(work.Writes(), WriteMode::kSynced);
-    if (!written.ok()) {
-      must_reload_ = true;
-      return fail(ErrorOfWrite(written.error()));  // also requests that conflicted with a commit of this batch
-    }
+    // An error is also for requests that conflicted with a commit of this batch.
+    if (Status written = WriteBatch(work); !written.ok()) return fail(written.error());
     work.ApplyTo(leases_);
     revision_ = work.revision();
     for (auto& [revision, events] : work.TakeChanges()) history_.Append(revision, std::move(events));
   }
   for (const auto& [id, revision] : operations) RememberOperation(std::string(id), revision);
+  if (Status may = MayAnswer(); !may.ok()) fail(may.error());
+}
+
+Status HostedStore::WriteBatch(const HostedBatch& work) {
+  std::vector<EngineWrite> writes = work.Writes();
+  if (log_ != nullptr) {
+    LogEntry entry{{openings_.current(), revision_}, {openings_.current(), work.revision()}, std::move(writes)};
+    CAIRNFS_RETURN_IF_ERROR(log_->BeforeWrite(entry));
+    writes = std::move(entry.writes);
+  }
+  const Status written = engine_.Write(writes, WriteMode::kSynced);
+  if (written.ok()) return {};
+  must_reload_ = true;
+  if (log_ != nullptr) log_->WriteFailed();
+  return ErrorOfWrite(written.error());
 }
 
 Status HostedStore::ReloadAfterFailure() {

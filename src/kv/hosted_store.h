@@ -24,16 +24,20 @@
 #include "kv/openings.h"
 #include "kv/shared_store.h"
 #include "kv/slots.h"
+#include "kv/store_log.h"
 
 namespace cairnfs::kv {
+
+class HostedBatch;
 
 struct HostedStoreOptions {
   size_t history_bytes_max = 64 << 20;  // of changes that watches may still ask for
   // Transactions that make names need a NameRoom, and are answered kUnavailable while there is none.
   bool keeps_room = false;
+  StoreLog* log = nullptr;  // outlives the store; null: the engine alone has what is written
 };
 
-class HostedStore final : public SharedKvStore {
+class HostedStore final : public SharedKvStore, public NameRoomUser {
  public:
   // The engine must outlive the store, and nobody else may write this store's keys to it. kCorrupt when what is there
   // does not decode.
@@ -50,9 +54,7 @@ class HostedStore final : public SharedKvStore {
   KvLimits limits() const override;
 
   Result<LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override;
-  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context&, LeaseId lease) override {
-    return leases_.KeepAlive(lease);
-  }
+  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context&, LeaseId lease) override;
   Status RevokeLease(const Context& context, LeaseId lease) override;
   Result<std::unique_ptr<KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
                                          uint64_t after_revision, WatchCallbacks callbacks) override;
@@ -70,9 +72,7 @@ class HostedStore final : public SharedKvStore {
   // `take` says whether to go on. Returns the revision.
   Result<uint64_t> ReadPieces(std::span<const KvSpan> spans, const std::function<bool(Piece)>& take);
 
-  // From now on it is asked before each transaction that makes names is committed. null: none is any more; returns once
-  // the one before is not asked any more. It may not call this store. REQUIRES: HostedStoreOptions::keeps_room.
-  void SetNameRoom(NameRoom* room);
+  void SetNameRoom(NameRoom* room) override;  // REQUIRES: HostedStoreOptions::keeps_room
   std::optional<uint64_t> RoomForNames() const override;
 
   // The id of this opening of the store; and whether the store is, or was, in a state that a client knows: `opening`
@@ -95,15 +95,20 @@ class HostedStore final : public SharedKvStore {
   Status ReloadAfterFailure();
   void RememberOperation(const std::string& id, uint64_t revision);
   Status AdmitNames(uint32_t uid, uint64_t unwritten_bytes);
+  Status WriteBatch(const HostedBatch& work);
+
+  // Whether what this store says now holds for all: of a host that lost the names to another one it does not.
+  Status MayAnswer() const { return log_ == nullptr ? Status() : log_->MayAnswer(); }
 
   Status ReadSpan(const KvSpan& span, const EngineSnapshot& snapshot,
                   const std::function<bool(std::optional<KvEntry>)>& take);
   void EndLeases(const Context& context);
 
   KvEngine& engine_;
-  Openings openings_;  // constant once open
-  History history_;    // self-synchronised
-  LeaseTable leases_;  // self-synchronised; but for KeepAlive and expiry, changed by the leader alone
+  StoreLog* const log_;  // null: as in the options
+  Openings openings_;    // constant once open
+  History history_;      // self-synchronised
+  LeaseTable leases_;    // self-synchronised; but for KeepAlive and expiry, changed by the leader alone
   const bool keeps_room_;
   mutable Mutex room_mutex_;  // held while it is asked
   NameRoom* room_ GUARDED_BY(room_mutex_) = nullptr;

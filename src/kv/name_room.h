@@ -20,6 +20,15 @@ class NameRoom {
   virtual uint64_t BytesForUsers(uint64_t unwritten_bytes) const = 0;
 };
 
+// Who asks a NameRoom: the store of the names, or a host that may come to serve them.
+class NameRoomUser {
+ public:
+  virtual ~NameRoomUser() = default;
+  // From now on it is asked before each transaction that makes names is committed. null: none is any more; returns once
+  // the one before is not asked any more. It may not call the store.
+  virtual void SetNameRoom(NameRoom* room) = 0;
+};
+
 // Says in the log that names are refused: once a minute, since many may be.
 class RefusedNames {
  public:

@@ -16,8 +16,8 @@ uint64_t RandomId() {
 
 }  // namespace
 
-Result<Openings> Openings::Begin(KvEngine& engine, uint64_t revision) {
-  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<std::string> text, engine.Get(kOpeningsKey));
+Result<Openings> Openings::Read(KvEngine& engine, const EngineSnapshot* snapshot) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<std::string> text, engine.Get(kOpeningsKey, snapshot));
   Openings result;
   Decoder decoder(text ? std::string_view(*text) : std::string_view());
   while (decoder.ok() && decoder.remaining() > 0) {
@@ -25,11 +25,22 @@ Result<Openings> Openings::Begin(KvEngine& engine, uint64_t revision) {
     result.openings_.push_back({id, decoder.U64()});
   }
   if (!decoder.ok()) return MakeError(ErrorCode::kCorrupt, "the record of the store's openings (key 'O') is cut short");
+  return result;
+}
+
+Result<Openings> Openings::Begin(KvEngine& engine, uint64_t revision, StoreLog* log) {
+  CAIRNFS_ASSIGN_OR_RETURN(Openings result, Read(engine));
+  const uint64_t before = result.current();
   result.openings_.push_back({RandomId(), revision});
   if (result.openings_.size() > kKept) result.openings_.erase(result.openings_.begin());
   Encoder encoder;
   for (const Opening& opening : result.openings_) encoder.U64(opening.id).U64(opening.revision);
-  CAIRNFS_RETURN_IF_ERROR(engine.Write({EngineWrite{std::string(kOpeningsKey), encoder.Take()}}, WriteMode::kSynced));
+  LogEntry entry{
+      {before, revision}, {result.current(), revision}, {EngineWrite{std::string(kOpeningsKey), encoder.Take()}}};
+  if (log != nullptr) CAIRNFS_RETURN_IF_ERROR(log->BeforeWrite(entry));
+  const Status written = engine.Write(entry.writes, WriteMode::kSynced);
+  if (!written.ok() && log != nullptr) log->WriteFailed();
+  CAIRNFS_RETURN_IF_ERROR(written);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kv/engine.h"
+#include "kv/store_log.h"
 
 namespace cairnfs::kv {
 
@@ -19,7 +20,10 @@ class Openings {
 
   Openings() = default;  // none
   // Reads those before, and adds one that begins at `revision`, durably. kCorrupt when what is there does not decode.
-  static Result<Openings> Begin(KvEngine& engine, uint64_t revision);
+  // `log`, unless null, is told of it.
+  static Result<Openings> Begin(KvEngine& engine, uint64_t revision, StoreLog* log = nullptr);
+  // Those that the engine knows. kCorrupt as above.
+  static Result<Openings> Read(KvEngine& engine, const EngineSnapshot* snapshot = nullptr);
 
   uint64_t current() const { return openings_.empty() ? 0 : openings_.back().id; }
   // Whether the state at `revision`, which the opening `id` told a client, is one of this store's. False too for an

@@ -66,9 +66,10 @@ Options ParseOptions(int argc, char** argv) {
   return options;
 }
 
-// Those are passed in cluster_*.py and metadata.py of tests/mounted.
+// Those are passed in cluster_*.py and metadata.py of tests/mounted, and in those of kv's unit tests.
 bool IsOfSeveralHosts(const std::string& name) {
-  return name.starts_with("fs.shared_") || name.starts_with("grow.") || name.starts_with("node.");
+  return name.starts_with("fs.shared_") || name.starts_with("grow.") || name.starts_with("node.") ||
+         name.starts_with("standby.");
 }
 
 class KillTest {
