@@ -10,6 +10,7 @@
 #include "kv.grpc.pb.h"
 #include "kvnet/channel.h"
 #include "kvnet/kv_convert.h"
+#include "kvnet/names_service.h"
 #include "rpc/guarded_port.h"
 #include "rpc/status.h"
 
@@ -20,6 +21,7 @@ namespace {
 constexpr size_t kPartBytes = 1 << 20;
 constexpr size_t kEntryOverheadBytes = 16;
 constexpr size_t kSpansMax = 1 << 14;
+constexpr int kBatchMessageBytesMax = 48 << 20;  // a batch of transactions, as the standby gets it
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
 grpc::Status Refused(const std::string& why) { return rpc::ToGrpc(MakeError(ErrorCode::kInvalidArgument, why)); }
@@ -62,8 +64,9 @@ class WatchCount {
 // One watch of a client. gRPC's threads and the watch's own meet here; it destroys itself when the call is over.
 class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
  public:
-  // `admit`: whether the client may be told; asked at the beginning and before each reply.
-  WatchStream(kv::HostedStore& store, const proto::WatchRequest& request, WatchCount& watches,
+  // `admit`: whether the client may be told, which it may not where `store` is null; asked at the beginning and before
+  // each reply.
+  WatchStream(kv::HostedStore* store, const proto::WatchRequest& request, WatchCount& watches,
               std::function<Status()> admit)
       : watches_(watches), admit_(std::move(admit)) {
     const bool has_room = watches_.Add();
@@ -85,7 +88,7 @@ class WatchStream final : public grpc::ServerWriteReactor<proto::WatchReply> {
       reply.set_revision(revision);
       Send(std::move(reply));
     };
-    Status begun = Begin(store, request, std::move(callbacks));
+    Status begun = Begin(*store, request, std::move(callbacks));
     if (!begun.ok()) Refuse(rpc::ToGrpc(begun.error()));
   }
 
@@ -217,30 +220,32 @@ using ServiceBase = proto::Kv::WithCallbackMethod_Watch<proto::Kv::Service>;
 
 class KvService::Impl final : public ServiceBase {
  public:
-  Impl(kv::HostedStore& store, Admit admit, int watches_max)
-      : store_(store), admit_(std::move(admit)), watches_(watches_max) {}
+  Impl(StoreOf store, Admit admit, int watches_max)
+      : store_of_(std::move(store)), admit_(std::move(admit)), watches_(watches_max) {}
   ~Impl() override { watches_.WaitForNone(); }
 
   grpc::Status Read(grpc::ServerContext* context, const proto::ReadRequest* request,
                     grpc::ServerWriter<proto::ReadPart>* writer) override {
-    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    kv::HostedStore* store = nullptr;
+    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     if (request->spans_size() > static_cast<int>(kSpansMax)) return Refused("a read of too many spans");
     if (request->to_the_end() && request->spans_size() != 1) return Refused("to_the_end goes with one span");
     // Sent as it is read. However large an answer is, this process holds one part of it, and what gRPC has on its way.
     PartWriter parts(*context, *writer);
     Result<uint64_t> revision =
-        store_.ReadPieces(SpansOf(*request), [&](kv::HostedStore::Piece piece) { return parts.Add(std::move(piece)); });
+        store->ReadPieces(SpansOf(*request), [&](kv::HostedStore::Piece piece) { return parts.Add(std::move(piece)); });
     if (!revision.ok()) return rpc::ToGrpc(revision.error());
     return parts.End(*revision) ? grpc::Status::OK : grpc::Status::CANCELLED;
   }
 
   grpc::Status Commit(grpc::ServerContext* context, const proto::CommitRequest* request,
                       proto::CommitReply* reply) override {
-    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    kv::HostedStore* store = nullptr;
+    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     Result<kv::Transaction> transaction = FromProto(*request);
     if (!transaction.ok()) return rpc::ToGrpc(transaction.error());
-    if (!request->has_slot()) return CommitCompares(*transaction, reply);
-    Result<kv::SlottedAnswer> answer = store_.CommitSlotted(*transaction, FromProto(request->slot()));
+    if (!request->has_slot()) return CommitCompares(*store, *transaction, reply);
+    Result<kv::SlottedAnswer> answer = store->CommitSlotted(*transaction, FromProto(request->slot()));
     if (!answer.ok()) return rpc::ToGrpc(answer.error());
     *reply = ToProto(*answer);
     return grpc::Status::OK;
@@ -248,9 +253,10 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status GrantLease(grpc::ServerContext* context, const proto::GrantLeaseRequest* request,
                           proto::GrantLeaseReply* reply) override {
-    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    kv::HostedStore* store = nullptr;
+    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
     constexpr uint64_t kTtlMax = INT64_MAX / 1'000'000;
-    Result<kv::LeaseId> lease = store_.GrantLease({}, std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
+    Result<kv::LeaseId> lease = store->GrantLease({}, std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
     if (!lease.ok()) return rpc::ToGrpc(lease.error());
     reply->set_lease(*lease);
     return grpc::Status::OK;
@@ -258,28 +264,44 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status KeepLeaseAlive(grpc::ServerContext* context, const proto::LeaseRequest* request,
                               proto::KeepLeaseAliveReply* reply) override {
-    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
-    Result<std::chrono::milliseconds> left = store_.KeepLeaseAlive({}, request->lease());
+    kv::HostedStore* store = nullptr;
+    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    Result<std::chrono::milliseconds> left = store->KeepLeaseAlive({}, request->lease());
     if (!left.ok()) return rpc::ToGrpc(left.error());
     reply->set_left_ms(static_cast<uint64_t>(left->count()));
-    if (const auto room = store_.RoomForNames()) reply->set_room_for_names(*room);
+    if (const auto room = store->RoomForNames()) reply->set_room_for_names(*room);
     return grpc::Status::OK;
   }
 
   grpc::Status RevokeLease(grpc::ServerContext* context, const proto::LeaseRequest* request,
                            proto::RevokeLeaseReply* /*reply*/) override {
-    if (Status admitted = AdmitCall(*context); !admitted.ok()) return rpc::ToGrpc(admitted.error());
-    Status revoked = store_.RevokeLease({}, request->lease());
+    kv::HostedStore* store = nullptr;
+    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    Status revoked = store->RevokeLease({}, request->lease());
     return revoked.ok() ? grpc::Status::OK : rpc::ToGrpc(revoked.error());
   }
 
   grpc::ServerWriteReactor<proto::WatchReply>* Watch(grpc::CallbackServerContext* context,
                                                      const proto::WatchRequest* request) override {
-    return new WatchStream(store_, *request, watches_, [this, context] { return AdmitCall(*context); });
+    kv::HostedStore* const store = store_of_();
+    auto admit = [this, context, store]() -> Status {
+      kv::HostedStore* now = nullptr;
+      CAIRNFS_RETURN_IF_ERROR(AdmitCall(*context, now));
+      return store != nullptr ? Status() : Status(NotServed());
+    };
+    return new WatchStream(store, *request, watches_, admit);
   }
 
  private:
-  Status AdmitCall(const grpc::ServerContextBase& call) const { return admit_ ? admit_(call) : Status(); }
+  Status AdmitCall(const grpc::ServerContextBase& call, kv::HostedStore*& store) const {
+    if (admit_) CAIRNFS_RETURN_IF_ERROR(admit_(call));
+    store = store_of_();
+    if (store != nullptr) return {};
+    return NotServed();
+  }
+  static Error NotServed() {
+    return MakeError(ErrorCode::kUnavailable, "this host does not serve the names, or not yet");
+  }
   static std::vector<kv::KvSpan> SpansOf(const proto::ReadRequest& request) {
     std::vector<kv::KvSpan> spans;
     for (const proto::Span& span : request.spans()) {
@@ -289,22 +311,23 @@ class KvService::Impl final : public ServiceBase {
     return spans;
   }
 
-  grpc::Status CommitCompares(const kv::Transaction& transaction, proto::CommitReply* reply) {
+  static grpc::Status CommitCompares(kv::HostedStore& store, const kv::Transaction& transaction,
+                                     proto::CommitReply* reply) {
     if (!transaction.writes.empty()) return Refused("a transaction with writes and without a slot");
-    Result<uint64_t> revision = store_.Commit({}, transaction);
+    Result<uint64_t> revision = store.Commit({}, transaction);
     if (!revision.ok() && revision.error().code != ErrorCode::kConflict) return rpc::ToGrpc(revision.error());
     reply->set_committed(revision.ok());
     if (revision.ok()) reply->set_revision(*revision);
     return grpc::Status::OK;
   }
 
-  kv::HostedStore& store_;
+  const StoreOf store_of_;
   const Admit admit_;
   WatchCount watches_;
 };
 
-KvService::KvService(kv::HostedStore& store, Admit admit, int watches_max)
-    : impl_(std::make_unique<Impl>(store, std::move(admit), watches_max)) {}
+KvService::KvService(StoreOf store, Admit admit, int watches_max)
+    : impl_(std::make_unique<Impl>(std::move(store), std::move(admit), watches_max)) {}
 KvService::~KvService() = default;
 grpc::Service& KvService::service() { return *impl_; }
 
@@ -312,11 +335,16 @@ namespace {
 
 class Server final : public KvServer {
  public:
-  explicit Server(kv::HostedStore& store)
-      : service_(store, [this](const grpc::ServerContextBase& call) -> Status {
+  // `host` may be null.
+  Server(KvService::StoreOf store, kv::NamesHost* host)
+      : service_(std::move(store), [this](const grpc::ServerContextBase& call) -> Status {
           const auto node = port_->Admit(call);
           return node.ok() ? Status() : Status(node.error());
-        }) {}
+        }) {
+    if (host == nullptr) return;
+    names_ = std::make_unique<NamesService>(*host,
+                                            [this](const grpc::ServerContextBase& call) { return port_->Admit(call); });
+  }
   ~Server() override {
     if (port_) port_->Close();
     if (server_ == nullptr) return;
@@ -332,7 +360,8 @@ class Server final : public KvServer {
     grpc::ServerBuilder builder;
     port_.emplace(builder, rpc::PortGuard{guard.tls, std::move(guard.is_trusted), std::move(guard.check_member)});
     builder.RegisterService(&service_.service());
-    builder.SetMaxReceiveMessageSize(KvService::kMessageBytesMax);
+    if (names_ != nullptr) builder.RegisterService(&names_->service());
+    builder.SetMaxReceiveMessageSize(names_ == nullptr ? KvService::kMessageBytesMax : kBatchMessageBytesMax);
     // A client that is gone without a word would keep its watches here.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
@@ -350,6 +379,7 @@ class Server final : public KvServer {
 
  private:
   KvService service_;
+  std::unique_ptr<NamesService> names_;  // null: there is no standby, nor may there be one
   std::unique_ptr<grpc::Server> server_;
   std::optional<rpc::GuardedPort> port_;
 };
@@ -357,7 +387,13 @@ class Server final : public KvServer {
 }  // namespace
 
 Result<std::unique_ptr<KvServer>> KvServer::Start(kv::HostedStore& store, const std::string& listen, Guard guard) {
-  auto server = std::make_unique<Server>(store);
+  auto server = std::make_unique<Server>([&store] { return &store; }, nullptr);
+  CAIRNFS_RETURN_IF_ERROR(server->Listen(listen, std::move(guard)));
+  return std::unique_ptr<KvServer>(std::move(server));
+}
+
+Result<std::unique_ptr<KvServer>> KvServer::Start(kv::NamesHost& host, const std::string& listen, Guard guard) {
+  auto server = std::make_unique<Server>([&host] { return host.serving(); }, &host);
   CAIRNFS_RETURN_IF_ERROR(server->Listen(listen, std::move(guard)));
   return std::unique_ptr<KvServer>(std::move(server));
 }

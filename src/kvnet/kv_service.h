@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kv/hosted_store.h"
+#include "kv/names_host.h"
 #include "rpc/local_peer.h"
 #include "rpc/tls.h"
 
@@ -26,8 +27,12 @@ class KvService {
 
   // Whether a call may be served; asked first by each. Any thread.
   using Admit = std::function<Status(const grpc::ServerContextBase& call)>;
+  // The store that is served now; null: none is, and calls are answered kUnavailable. Any thread.
+  using StoreOf = std::function<kv::HostedStore*()>;
   // The store outlives it. Without `admit` all calls are served.
-  explicit KvService(kv::HostedStore& store, Admit admit = {}, int watches_max = kWatchesMax);
+  explicit KvService(kv::HostedStore& store, Admit admit = {}, int watches_max = kWatchesMax)
+      : KvService([&store] { return &store; }, std::move(admit), watches_max) {}
+  KvService(StoreOf store, Admit admit, int watches_max = kWatchesMax);
   ~KvService();
   KvService(const KvService&) = delete;
   grpc::Service& service();
@@ -37,7 +42,7 @@ class KvService {
   std::unique_ptr<Impl> impl_;
 };
 
-// A server that serves nothing else.
+// A server of the keys, and of what hosts with the names say to each other.
 class KvServer {
  public:
   // Who may call, as rpc::PortGuard says it.
@@ -49,6 +54,8 @@ class KvServer {
   // Listens on IP:PORT; port 0: one that is free. `store` outlives it. kInvalidArgument or kUnavailable: the address is
   // wrong, or cannot be listened on.
   static Result<std::unique_ptr<KvServer>> Start(kv::HostedStore& store, const std::string& listen, Guard guard = {});
+  // The same of one of three hosts, of the store that it serves now.
+  static Result<std::unique_ptr<KvServer>> Start(kv::NamesHost& host, const std::string& listen, Guard guard);
   virtual ~KvServer() = default;                   // ends calls in progress
   virtual const std::string& address() const = 0;  // with the port that was taken
   virtual uint64_t refused_total() const = 0;      // connections and calls

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "kv.grpc.pb.h"
@@ -25,14 +27,20 @@ using std::chrono::milliseconds;
 constexpr uint64_t kNotKnown = UINT64_MAX;
 constexpr milliseconds kVisitTimeMax = std::chrono::hours(24);  // a silent peer is noticed by its pings
 
+// One of the hosts that may serve the keys.
+struct Endpoint {
+  Endpoint(std::string of_address, const RemoteOptions& options)
+      : address(std::move(of_address)), channel(MakeChannel(address, options)), stub(proto::Kv::NewStub(channel)) {}
+  const std::string address;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<proto::Kv::Stub> stub;  // self-synchronised
+};
+
+// Calls go to one of the hosts, as long as it answers as the one that serves the keys. Then the next one is tried.
 class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
  public:
-  NodeStore(std::string address, const RemoteOptions& options)
-      : address_(std::move(address)),
-        options_(options),
-        channel_(MakeChannel(address_, options)),
-        stub_(proto::Kv::NewStub(channel_)),
-        slots_(*this, options.retry) {}
+  NodeStore(const std::vector<std::string>& addresses, const RemoteOptions& options)
+      : options_(options), endpoints_(EndpointsOf(addresses, options)), slots_(*this, options.retry) {}
 
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
@@ -59,11 +67,27 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   Result<kv::LeaseId> TryGrantLease(const Context& context, milliseconds ttl) override;
   Status TryRevokeLease(const Context& context, kv::LeaseId lease) override;
 
-  Error ErrorOf(const grpc::Status& status) const;
-  template <typename Send>
-  grpc::Status Try(const Context& context, milliseconds timeout, const Send& send) {
-    return TryCall(context, *channel_, options_, timeout, send);
+  static std::vector<std::unique_ptr<Endpoint>> EndpointsOf(const std::vector<std::string>& addresses,
+                                                            const RemoteOptions& options) {
+    std::vector<std::unique_ptr<Endpoint>> endpoints;
+    for (const std::string& address : addresses) endpoints.push_back(std::make_unique<Endpoint>(address, options));
+    return endpoints;
   }
+  static Error ErrorOf(const grpc::Status& status, const Endpoint& endpoint);
+  // One try of the call that `send(call, stub)` makes, at the host of `current_`. Where that does not serve the keys
+  // the next call goes to another one.
+  template <typename Send>
+  Status Try(const Context& context, milliseconds timeout, const Send& send) {
+    const size_t index = current_;
+    const Endpoint& endpoint = *endpoints_[index];
+    const grpc::Status status = TryCall(context, *endpoint.channel, options_, timeout,
+                                        [&](grpc::ClientContext& call) { return send(call, *endpoint.stub); });
+    if (status.ok()) return {};
+    Error error = ErrorOf(status, endpoint);
+    if (error.code == ErrorCode::kUnavailable && !context.IsStopped()) LeaveHost(index);
+    return error;
+  }
+  void LeaveHost(size_t index);
   // `timeout` of this one try.
   Result<kv::KvSnapshot> TryRead(const Context& context, const proto::ReadRequest& request, milliseconds timeout);
   Result<kv::KvSnapshot> ReadRetrying(const Context& context, const proto::ReadRequest& request);
@@ -72,20 +96,31 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
     kv::WatchCallbacks callbacks;
     bool refusal_is_told = false;
   };
-  void NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after) const;
+  static void NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after);
   bool Follow(const Context& context, WatchState& state, uint64_t& after);
 
-  const std::string address_;
   const RemoteOptions options_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<proto::Kv::Stub> stub_;  // self-synchronised
-  kv::CommitSlots slots_;                        // self-synchronised
-  kv::RefusedNames refused_names_;               // self-synchronised
+  const std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::atomic<size_t> current_{0};  // index of the host that calls go to
+  kv::CommitSlots slots_;           // self-synchronised
+  kv::RefusedNames refused_names_;  // self-synchronised
   std::atomic<uint64_t> room_for_names_{kNotKnown};
+
+  // Watches at the host of `current_`, which end when calls leave it: it may never end them itself.
+  Mutex watching_mutex_;
+  std::set<grpc::ClientContext*> watching_ GUARDED_BY(watching_mutex_);
 };
 
-Error NodeStore::ErrorOf(const grpc::Status& status) const {
-  const std::string who = "the node that serves the keys, " + address_;
+void NodeStore::LeaveHost(size_t index) {
+  if (endpoints_.size() == 1) return;
+  MutexLock lock(watching_mutex_);
+  if (current_ != index) return;
+  current_ = (index + 1) % endpoints_.size();
+  for (grpc::ClientContext* call : watching_) call->TryCancel();
+}
+
+Error NodeStore::ErrorOf(const grpc::Status& status, const Endpoint& endpoint) {
+  const std::string who = "the node that serves the keys, " + endpoint.address;
   // An error of the node itself has a code of ours. Where its port has more in memory than it may, gRPC ends calls.
   const bool is_ended = IsLostCall(status) || status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
   if (status.error_details().empty() && is_ended) {
@@ -107,8 +142,8 @@ Result<kv::KvSnapshot> NodeStore::TryRead(const Context& context, const proto::R
   kv::KvSnapshot snapshot;
   snapshot.ranges.resize(static_cast<size_t>(request.spans_size()));
   bool is_valid = true;
-  const grpc::Status status = Try(context, timeout, [&](grpc::ClientContext& call) {
-    auto reader = stub_->Read(&call, request);
+  CAIRNFS_RETURN_IF_ERROR(Try(context, timeout, [&](grpc::ClientContext& call, proto::Kv::Stub& stub) {
+    auto reader = stub.Read(&call, request);
     for (proto::ReadPart part; reader->Read(&part);) {
       snapshot.revision = part.revision();
       if (snapshot.ranges.empty()) continue;
@@ -116,9 +151,8 @@ Result<kv::KvSnapshot> NodeStore::TryRead(const Context& context, const proto::R
       if (is_valid) Take(part, snapshot.ranges[part.span()]);
     }
     return reader->Finish();
-  });
-  if (!status.ok()) return ErrorOf(status);
-  if (!is_valid) return MakeError(ErrorCode::kIo, address_ + " answers what it was not asked");
+  }));
+  if (!is_valid) return MakeError(ErrorCode::kIo, "the node that serves the keys answers what it was not asked");
   for (kv::KvRange& range : snapshot.ranges) range.revision = snapshot.revision;
   return snapshot;
 }
@@ -160,8 +194,8 @@ Result<uint64_t> NodeStore::VisitDurable(const Context& context, std::string_vie
   request.set_to_the_end(end.empty());
   uint64_t revision = 0;
   bool goes_on = true;
-  const grpc::Status status = Try(context, kVisitTimeMax, [&](grpc::ClientContext& call) {
-    auto reader = stub_->Read(&call, request);
+  CAIRNFS_RETURN_IF_ERROR(Try(context, kVisitTimeMax, [&](grpc::ClientContext& call, proto::Kv::Stub& stub) {
+    auto reader = stub.Read(&call, request);
     for (proto::ReadPart part; goes_on && reader->Read(&part);) {
       revision = part.revision();
       for (const proto::Entry& entry : part.entries()) {
@@ -171,8 +205,7 @@ Result<uint64_t> NodeStore::VisitDurable(const Context& context, std::string_vie
     if (!goes_on) call.TryCancel();
     const grpc::Status ended = reader->Finish();
     return goes_on ? ended : grpc::Status::OK;
-  });
-  if (!status.ok()) return ErrorOf(status);
+  }));
   return revision;
 }
 
@@ -199,10 +232,11 @@ Result<kv::SlottedAnswer> NodeStore::TryCommit(const Context& context, const kv:
                                                const kv::SlotClaim* slot) {
   const proto::CommitRequest request = ToProto(transaction, slot);
   proto::CommitReply reply;
-  const grpc::Status status = Try(context, options_.retry.try_timeout,
-                                  [&](grpc::ClientContext& call) { return stub_->Commit(&call, request, &reply); });
-  if (status.ok()) return FromProto(reply);
-  Error error = ErrorOf(status);
+  const Status tried = Try(context, options_.retry.try_timeout, [&](grpc::ClientContext& call, proto::Kv::Stub& stub) {
+    return stub.Commit(&call, request, &reply);
+  });
+  if (tried.ok()) return FromProto(reply);
+  Error error = tried.error();
   // The node's disk failed: whether the commit is there is known once the node was started again.
   if (error.code == ErrorCode::kFailed || error.code == ErrorCode::kIo) error.code = ErrorCode::kUnavailable;
   return error;
@@ -212,9 +246,9 @@ Result<kv::LeaseId> NodeStore::TryGrantLease(const Context& context, millisecond
   proto::GrantLeaseRequest request;
   request.set_ttl_ms(ttl.count() < 0 ? 0 : static_cast<uint64_t>(ttl.count()));
   proto::GrantLeaseReply reply;
-  const grpc::Status status = Try(context, options_.retry.try_timeout,
-                                  [&](grpc::ClientContext& call) { return stub_->GrantLease(&call, request, &reply); });
-  if (!status.ok()) return ErrorOf(status);
+  CAIRNFS_RETURN_IF_ERROR(
+      Try(context, options_.retry.try_timeout,
+          [&](grpc::ClientContext& call, proto::Kv::Stub& stub) { return stub.GrantLease(&call, request, &reply); }));
   return reply.lease();
 }
 
@@ -222,11 +256,9 @@ Status NodeStore::TryRevokeLease(const Context& context, kv::LeaseId lease) {
   proto::LeaseRequest request;
   request.set_lease(lease);
   proto::RevokeLeaseReply reply;
-  const grpc::Status status = Try(context, options_.lease_timeout, [&](grpc::ClientContext& call) {
-    return stub_->RevokeLease(&call, request, &reply);
+  return Try(context, options_.lease_timeout, [&](grpc::ClientContext& call, proto::Kv::Stub& stub) {
+    return stub.RevokeLease(&call, request, &reply);
   });
-  if (!status.ok()) return ErrorOf(status);
-  return {};
 }
 
 // A grant whose answer was lost leaves a lease that nobody knows; it ends by itself.
@@ -244,10 +276,16 @@ Result<milliseconds> NodeStore::KeepLeaseAlive(const Context& context, kv::Lease
   proto::LeaseRequest request;
   request.set_lease(lease);
   proto::KeepLeaseAliveReply reply;
-  const grpc::Status status =
-      Try(context, std::min(options_.lease_timeout, options_.lease_timeout_all),
-          [&](grpc::ClientContext& call) { return stub_->KeepLeaseAlive(&call, request, &reply); });
-  if (!status.ok()) return ErrorOf(status);
+  const Context within_all = context.WithTimeout(options_.lease_timeout_all);
+  auto keep = [&](grpc::ClientContext& call, proto::Kv::Stub& stub) {
+    return stub.KeepLeaseAlive(&call, request, &reply);
+  };
+  Status kept = Try(within_all, options_.lease_timeout, keep);
+  for (size_t tries = 1; tries < endpoints_.size() && !within_all.Expired(); ++tries) {
+    if (kept.ok() || kept.error().code != ErrorCode::kUnavailable) break;
+    kept = Try(within_all, options_.lease_timeout, keep);
+  }
+  CAIRNFS_RETURN_IF_ERROR(kept);
   if (reply.has_room_for_names()) room_for_names_ = reply.room_for_names();
   return milliseconds(reply.left_ms());
 }
@@ -276,19 +314,30 @@ Result<std::unique_ptr<kv::KvWatch>> NodeStore::Watch(const Context& context, st
 
 // Whatever ended the stream, it is made anew. While it is refused again and again, the watch tells nothing and all else
 // goes on: so the listener is told to look by itself meanwhile.
-void NodeStore::NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after) const {
+void NodeStore::NoteEnd(WatchState& state, const grpc::Status& status, uint64_t after) {
   if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return;
   if (after != kNotKnown) state.callbacks.lost(after);
   if (std::exchange(state.refusal_is_told, true)) return;
-  spdlog::warn("{} refuses a watch, which is tried again until it does not: {}", address_, status.error_message());
+  spdlog::warn("the node that serves the keys refuses a watch, which is tried again until it does not: {}",
+               status.error_message());
 }
 
 bool NodeStore::Follow(const Context& context, WatchState& state, uint64_t& after) {
-  if (!Connect(context, *channel_)) return false;
+  const size_t index = current_;
+  const Endpoint& endpoint = *endpoints_[index];
+  if (!Connect(context, *endpoint.channel)) {
+    if (!context.IsStopped()) LeaveHost(index);
+    return false;
+  }
   grpc::ClientContext call;
   const CallLimit limit(context, call);
   state.request.set_after_revision(after);
-  auto reader = stub_->Watch(&call, state.request);
+  {
+    MutexLock lock(watching_mutex_);
+    if (current_ != index) return false;
+    watching_.insert(&call);
+  }
+  auto reader = endpoint.stub->Watch(&call, state.request);
   bool has_answered = false;
   for (proto::WatchReply reply; reader->Read(&reply);) {
     has_answered = true;
@@ -304,15 +353,24 @@ bool NodeStore::Follow(const Context& context, WatchState& state, uint64_t& afte
     if (reply.opening() != 0) state.request.set_opening(reply.opening());
   }
   if (has_answered) state.refusal_is_told = false;
-  NoteEnd(state, reader->Finish(), after);
+  const grpc::Status ended = reader->Finish();
+  {
+    MutexLock lock(watching_mutex_);
+    watching_.erase(&call);
+  }
+  if (!has_answered && !context.IsStopped() && ErrorOf(ended, endpoint).code == ErrorCode::kUnavailable) {
+    if (ended.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) LeaveHost(index);
+  }
+  NoteEnd(state, ended, after);
   return has_answered;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::string& address, const RemoteOptions& options) {
-  CAIRNFS_RETURN_IF_ERROR(CheckAddress(address, /*port_min=*/1));
-  return std::unique_ptr<kv::SharedKvStore>(std::make_unique<NodeStore>(address, options));
+Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::vector<std::string>& addresses,
+                                                         const RemoteOptions& options) {
+  for (const std::string& address : addresses) CAIRNFS_RETURN_IF_ERROR(CheckAddress(address, /*port_min=*/1));
+  return std::unique_ptr<kv::SharedKvStore>(std::make_unique<NodeStore>(addresses, options));
 }
 
 }  // namespace cairnfs::kvnet

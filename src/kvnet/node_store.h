@@ -3,13 +3,20 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kv/shared_store.h"
 #include "kvnet/options.h"
 
 namespace cairnfs::kvnet {
 
-// `address`: HOST:PORT. Connects when it is used. kInvalidArgument: no such address can be.
-Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::string& address, const RemoteOptions& options);
+// `addresses`: HOST:PORT, of the nodes of which one serves the keys at a time; the first is asked first. Connects when
+// it is used. kInvalidArgument: no such address can be. REQUIRES (unchecked): there is one.
+Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::vector<std::string>& addresses,
+                                                         const RemoteOptions& options);
+inline Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::string& address,
+                                                                const RemoteOptions& options) {
+  return MakeNodeStore(std::vector<std::string>{address}, options);
+}
 
 }  // namespace cairnfs::kvnet

@@ -22,6 +22,13 @@ StoreAddress EtcdAddress(std::string_view text) {
   return address;
 }
 
+StoreAddress NodeAddress(std::string_view text) {
+  StoreAddress address{StoreAddress::Kind::kNode, {}, {}};
+  for (std::string_view endpoint : SplitAtCommas(text)) address.endpoints.emplace_back(endpoint);
+  if (address.endpoints.empty()) address.endpoints.emplace_back();  // which is refused as no address
+  return address;
+}
+
 }  // namespace
 
 Result<StoreAddress> StoreAddress::Parse(std::string_view text) {
@@ -30,13 +37,19 @@ Result<StoreAddress> StoreAddress::Parse(std::string_view text) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "it names no store; write node:HOST:PORT or etcd://HOST:PORT,HOST:PORT,...");
   }
-  const StoreAddress address = *kind == Kind::kEtcd
-                                   ? EtcdAddress(text.substr(kEtcdScheme.size()))
-                                   : StoreAddress{Kind::kNode, {std::string(text.substr(kNodeScheme.size()))}, {}};
+  const StoreAddress address = *kind == Kind::kEtcd ? EtcdAddress(text.substr(kEtcdScheme.size()))
+                                                    : NodeAddress(text.substr(kNodeScheme.size()));
   if (*kind == Kind::kEtcd && address.endpoints.empty()) {
     return MakeError(
         ErrorCode::kInvalidArgument,
         "\"" + std::string(text) + "\" lacks an endpoint of the etcd; write etcd://HOST:PORT,HOST:PORT,.../PREFIX");
+  }
+  const bool is_node = *kind == Kind::kNode;
+  if (is_node && address.endpoints.size() != 1 && !address.MayHaveStandby()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "\"" + std::string(text) + "\" names " + std::to_string(address.endpoints.size()) +
+                         " hosts: name one, or three of which one serves the names, one may follow it, and the third "
+                         "bears witness");
   }
   for (const std::string& endpoint : address.endpoints) {
     CAIRNFS_RETURN_IF_ERROR(CheckAddress(endpoint, /*port_min=*/1));

@@ -14,14 +14,18 @@ struct StoreAddress {
   enum class Kind { kNode, kEtcd };
 
   Kind kind = Kind::kNode;
-  std::vector<std::string> endpoints;  // HOST:PORT each; one of a node, one or more of an etcd
+  std::vector<std::string> endpoints;  // HOST:PORT each; one or three of nodes, one or more of an etcd
   std::string prefix;                  // of the keys in an etcd; begins and ends with '/'
 
-  // "node:HOST:PORT", or "etcd://HOST:PORT,HOST:PORT,...[/PREFIX]" (the prefix is /cairnfs/ if none is given).
+  // "node:HOST:PORT"; "node:" and three of these with commas between them, of which one serves the keys at a time; or
+  // "etcd://HOST:PORT,HOST:PORT,...[/PREFIX]" (the prefix is /cairnfs/ if none is given).
   // kInvalidArgument says what is wrong and what would be right.
   static Result<StoreAddress> Parse(std::string_view text);
   // By how the text begins; nullopt: as none does. The rest of it may be wrong all the same.
   static std::optional<Kind> KindOf(std::string_view text);
+  static constexpr size_t kNamesHosts = 3;
+  // Whether it names hosts of which one serves the keys and another may be its standby.
+  bool MayHaveStandby() const { return kind == Kind::kNode && endpoints.size() == kNamesHosts; }
   // The text that names the node that serves the keys at HOST:PORT.
   static std::string TextOfNode(std::string_view host_port);
   // That of an etcd. REQUIRES: the prefix begins with '/'.

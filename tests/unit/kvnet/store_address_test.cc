@@ -26,6 +26,15 @@ TEST(StoreAddress, OfANode) {
   }
 }
 
+TEST(StoreAddress, OfThreeNodes) {
+  const StoreAddress address = Parsed("node:a:7402,10.0.0.2:7402,[fd00::1]:7402");
+  EXPECT_EQ(address.kind, Kind::kNode);
+  EXPECT_EQ(address.endpoints, (Texts{"a:7402", "10.0.0.2:7402", "[fd00::1]:7402"}));
+  EXPECT_TRUE(address.MayHaveStandby());
+  EXPECT_FALSE(Parsed("node:a:7402").MayHaveStandby());
+  EXPECT_FALSE(Parsed("etcd://a:1,b:1,c:1").MayHaveStandby());
+}
+
 TEST(StoreAddress, OfAnEtcd) {
   const StoreAddress address = Parsed("etcd://a:2379,10.0.0.2:2380,[fd00::1]:2379/some/prefix");
   EXPECT_EQ(address.kind, Kind::kEtcd);
@@ -57,7 +66,9 @@ TEST(StoreAddress, SaysWhatIsWrong) {
       {"node:fd00::1:7402", "stands in brackets"},
       {"node:[host]:7402", "brackets, which only an IPv6 host has"},
       {"node:[::1]x]:7402", "a letter that hosts do not have"},
-      {"node:a,b:7402", "a letter that hosts do not have"},
+      {"node:a:7402,b:7402", "2 hosts"},
+      {"node:a:7402,b:7402,c:7402,d:7402", "4 hosts"},
+      {"node:a:7402,b,c:7402", "no port"},
       {"node:a b:7402", "a letter that hosts do not have"},
       {"node:a:7402/prefix", "it has the port '7402/prefix'"},
       {"etcd://", "\"etcd://\" lacks an endpoint of the etcd; write etcd://HOST:PORT"},
