@@ -216,7 +216,18 @@ void AddMetadata(CLI::App& app, MetadataCommand& command, int& exit_code) {
   release->add_option("ID", command.hold_id, "the hold, as cairnfs metadata holds lists it")->required();
   AddTarget(*release, command.target);
   release->callback([&] { exit_code = RunMetadataRelease(command); });
-  for (CLI::App* one : {dump, load, show, holds, release}) one->add_flag("--json", command.json, "print JSON");
+  auto* standby = metadata->add_subcommand("standby", "have another host follow this one, which serves the names");
+  standby->add_option("NAME", command.node, "the node, which is one of the three hosts in metadata: its name or id")
+      ->check(NotEmpty());
+  standby->add_flag("--none", command.no_standby, "the names are to have no standby");
+  standby->add_option("--data", command.target.data, "the data directory")->check(NotEmpty());
+  standby->callback([&] { exit_code = RunMetadataStandby(command); });
+  auto* promote = metadata->add_subcommand("promote", "have this host, the standby, serve the names");
+  promote->add_flag("--lose", command.lose, "also where it lacks names: what was changed since is lost");
+  AddTarget(*promote, command.target);
+  promote->callback([&] { exit_code = RunMetadataPromote(command); });
+  for (CLI::App* one : {dump, load, show, holds, release, standby, promote})
+    one->add_flag("--json", command.json, "print JSON");
 }
 
 // These too live as long as the parser refers to them.

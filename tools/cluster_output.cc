@@ -89,6 +89,17 @@ std::string CollectionText(const control::ClusterReply& reply) {
   return fmt::format("{} ago, {} freed on all nodes{}", DurationText(latest), FormatSize(bytes_freed), errors);
 }
 
+std::string NamesText(const control::NamesHosts& names) {
+  const std::string primary =
+      names.primary().empty() ? "served by none that answers" : "served by " + Printable(names.primary());
+  if (names.standby().empty()) return primary + ", which has no standby";
+  const std::string standby = Printable(names.standby()), witness = ", witness " + Printable(names.witness());
+  if (names.state() == "whole") return fmt::format("{}, standby {} has all of them{}", primary, standby, witness);
+  if (names.state() == "copying") return fmt::format("{}, being copied to standby {}{}", primary, standby, witness);
+  return fmt::format("{}, standby {} is behind since {} ago, by {} revisions as far as known{}", primary, standby,
+                     DurationText(names.detached_seconds_ago()), names.behind_revisions(), witness);
+}
+
 // Of a reply that has both numbers.
 bool IsLowered(const auto& reply) { return reply.min_replicas() < reply.copies(); }
 
@@ -153,6 +164,7 @@ std::string ClusterText(const control::ClusterReply& reply) {
   auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<14}{}\n", name, value); };
   line("filesystem", reply.filesystem());
   line("metadata", reply.metadata());
+  if (reply.has_names()) line("names", NamesText(reply.names()));
   line("copies", fmt::format("{}, of which a commit needs {}{}", reply.copies(), reply.min_replicas(),
                              IsLowered(reply) ? " (min_replicas is lowered)" : ""));
   line("session", reply.session().empty() ? "good" : reply.session());

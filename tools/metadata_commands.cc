@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hex.h"
+#include "base/printable.h"
 #include "base/utc_text.h"
 #include "commands.h"
 #include "control/client.h"
@@ -217,6 +218,58 @@ int RunMetadataRelease(const MetadataCommand& command) {
   if (!released.ok()) return Fail(released.error());
   Print(command.json ? nlohmann::ordered_json{{"released", command.hold_id}}.dump() + "\n"
                      : fmt::format("the dump {} is held no more\n", command.hold_id));
+  return daemon::kExitDone;
+}
+
+int RunMetadataStandby(const MetadataCommand& command) {
+  if (command.node.empty() == !command.no_standby) {
+    return Fail(MakeError(ErrorCode::kInvalidArgument, "name the standby to be, or give --none"));
+  }
+  auto located = LocateDaemon(command.target);
+  if (!located.ok()) return Fail(located.error());
+  control::SetStandbyRequest request;
+  request.set_node(command.node);
+  request.set_none(command.no_standby);
+  auto set = located->client.SetStandby(request);
+  if (!set.ok()) return Fail(set.error());
+  if (command.json) {
+    nlohmann::ordered_json json = {{"standby", command.no_standby ? "" : set->name()}};
+    Print(json.dump() + "\n");
+  } else if (command.no_standby) {
+    Print("the names have no standby\n");
+  } else {
+    Print(fmt::format("the names are being copied to {}; cairnfs cluster status says when it has all of them\n",
+                      Printable(set->name())));
+  }
+  return daemon::kExitDone;
+}
+
+int RunMetadataPromote(const MetadataCommand& command) {
+  auto located = LocateDaemon(command.target);
+  if (!located.ok()) return Fail(located.error());
+  control::PromoteRequest request;
+  request.set_lose(command.lose);
+  auto promoted = located->client.Promote(request);
+  if (!promoted.ok()) return Fail(promoted.error());
+  if (command.json) {
+    nlohmann::ordered_json json = {{"promoted", true},
+                                   {"was_whole", promoted->was_whole()},
+                                   {"detached_seconds", promoted->detached_seconds()},
+                                   {"own_revision", promoted->own_revision()},
+                                   {"known_revision", promoted->known_revision()}};
+    Print(json.dump() + "\n");
+    return daemon::kExitDone;
+  }
+  if (promoted->was_whole()) {
+    Print("this host serves the names; nothing that was acknowledged is lost\n");
+  } else {
+    Print(fmt::format("this host serves the names as of {}, revision {}; what was changed later is lost{}\n",
+                      UtcText(Seconds(static_cast<int64_t>(promoted->detached_seconds()))), promoted->own_revision(),
+                      promoted->known_revision() > promoted->own_revision()
+                          ? fmt::format(" (revisions up to {} at least)", promoted->known_revision())
+                          : ""));
+  }
+  Print("it has no standby now: cairnfs metadata standby NAME\n");
   return daemon::kExitDone;
 }
 

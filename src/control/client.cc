@@ -212,6 +212,18 @@ Result<NodeReply> Client::ReplaceNode(const ReplaceNodeRequest& request) {
   return reply;
 }
 
+Result<NodeReply> Client::SetStandby(const SetStandbyRequest& request) {
+  NodeReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::SetStandby, request, reply, 60));
+  return reply;
+}
+
+Result<PromoteReply> Client::Promote(const PromoteRequest& request) {
+  PromoteReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Promote, request, reply, 60));
+  return reply;
+}
+
 Status Client::Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,
                        const std::function<void()>& take_back) {
   RemountRequest request;

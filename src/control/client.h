@@ -41,6 +41,8 @@ class Client {
   Result<TokenReply> MakeToken(std::chrono::seconds life);
   Result<NodeReply> DrainNode(const DrainNodeRequest& request);
   Result<NodeReply> RemoveNode(const RemoveNodeRequest& request);
+  Result<NodeReply> SetStandby(const SetStandbyRequest& request);
+  Result<PromoteReply> Promote(const PromoteRequest& request);
   Result<NodeReply> ReplaceNode(const ReplaceNodeRequest& request);
   // Asks what the kernel is to be told, has `tell_kernel` do so, and has the daemon take its own part. Where that
   // fails, `take_back` undoes what the kernel was told.

@@ -68,6 +68,8 @@ class StopService final : public Control::Service {
   grpc::Status DrainNode(grpc::ServerContext*, const DrainNodeRequest*, NodeReply*) override { return Refusal(); }
   grpc::Status RemoveNode(grpc::ServerContext*, const RemoveNodeRequest*, NodeReply*) override { return Refusal(); }
   grpc::Status ReplaceNode(grpc::ServerContext*, const ReplaceNodeRequest*, NodeReply*) override { return Refusal(); }
+  grpc::Status SetStandby(grpc::ServerContext*, const SetStandbyRequest*, NodeReply*) override { return Refusal(); }
+  grpc::Status Promote(grpc::ServerContext*, const PromoteRequest*, PromoteReply*) override { return Refusal(); }
   grpc::Status MakeToken(grpc::ServerContext*, const TokenRequest*, TokenReply*) override { return Refusal(); }
   grpc::Status DumpNames(grpc::ServerContext*, const DumpNamesRequest*, grpc::ServerWriter<DumpNamesPiece>*) override {
     return Refusal();
@@ -188,6 +190,18 @@ class Service::Impl final : public Control::Service {
   grpc::Status ReplaceNode(grpc::ServerContext* context, const ReplaceNodeRequest* request, NodeReply* reply) override {
     return AskCluster(*context, reply, [&](ClusterControl& cluster, const Context& wanted) {
       return cluster.Replace(wanted, *request);
+    });
+  }
+
+  grpc::Status SetStandby(grpc::ServerContext* context, const SetStandbyRequest* request, NodeReply* reply) override {
+    return AskCluster(*context, reply, [&](ClusterControl& cluster, const Context& wanted) {
+      return cluster.SetStandby(wanted, *request);
+    });
+  }
+
+  grpc::Status Promote(grpc::ServerContext* context, const PromoteRequest* request, PromoteReply* reply) override {
+    return AskCluster(*context, reply, [&](ClusterControl& cluster, const Context& wanted) {
+      return cluster.Promote(wanted, *request);
     });
   }
 

@@ -33,6 +33,11 @@ class ClusterControl {
   // Likewise; kInvalidArgument also: it is this host's own, has the only copies of something perhaps, or the host with
   // the names. Done already is done.
   virtual Result<NodeReply> Replace(const Context& context, const ReplaceNodeRequest& request) = 0;
+  // Gives the names of the cluster a standby, or takes it away; to be called on the host that serves them. Promote: on
+  // the standby, which serves them then. kInvalidArgument: this host is not the one, or it would lose names and may
+  // not; kBusy: the host that serves them is up. Done already is done.
+  virtual Result<NodeReply> SetStandby(const Context& context, const SetStandbyRequest& request) = 0;
+  virtual Result<PromoteReply> Promote(const Context& context, const PromoteRequest& request) = 0;
   // For the whole cluster; 0: as many as copies. What counts then. kInvalidArgument: there are not so many copies.
   // Nothing is set once the context has expired.
   virtual Result<SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <climits>
@@ -129,6 +130,13 @@ Status CheckServed(const Config& config) {
   }
   if (config.metadata.empty()) return {};
   auto address = StoreAddress::Parse(config.metadata);
+  if (address.ok() && address->MayHaveStandby()) {
+    if (std::ranges::find(address->endpoints, config.serve_metadata) != address->endpoints.end()) return {};
+    return InvalidArgument(fmt::format(
+        "serve_metadata = \"{}\" is none of the three hosts in metadata = \"{}\": put it there as it is, or "
+        "leave serve_metadata out",
+        config.serve_metadata, config.metadata));
+  }
   if (address.ok() && address->kind == StoreAddress::Kind::kNode) {
     auto used = ParseHostPort(address->endpoints.front());
     auto served = ParseHostPort(config.serve_metadata);
@@ -145,9 +153,10 @@ Status CheckServed(const Config& config) {
 Status CheckMetadata(const std::string& url) {
   assert(!url.empty());
   if (!StoreAddress::KindOf(url)) {
-    return InvalidArgument(fmt::format(
-        "must be \"node:HOST:PORT\", \"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for a host alone, not \"{}\"",
-        url));
+    return InvalidArgument(
+        fmt::format("must be \"node:HOST:PORT\", \"node:\" and three of these with commas between them, "
+                    "\"etcd://HOST:PORT,HOST:PORT/prefix\", or empty for a host alone, not \"{}\"",
+                    url));
   }
   auto address = StoreAddress::Parse(url);
   return address.ok() ? Status() : address.error();
@@ -201,6 +210,12 @@ Result<std::string> MetadataOfAddress(const std::string& address) {
 
 std::string MetadataUrl(const Config& config) {
   return config.metadata.empty() ? StoreAddress::TextOfNode(config.serve_metadata) : config.metadata;
+}
+
+bool MayHaveStandby(const Config& config) {
+  if (config.metadata.empty()) return false;
+  const auto address = StoreAddress::Parse(config.metadata);
+  return address.ok() && address->MayHaveStandby();
 }
 
 std::string AdvertisedAddress(const Config& config) {

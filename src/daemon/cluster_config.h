@@ -21,6 +21,8 @@ Result<std::string> MetadataOfAddress(const std::string& address);
 // Where this host finds the shared metadata: `metadata`, or, where only `serve_metadata` is set, the node itself.
 // REQUIRES (unchecked): one of them is set.
 std::string MetadataUrl(const Config& config);
+// Whether `metadata` names three hosts, of which one serves the names and another may be its standby.
+bool MayHaveStandby(const Config& config);
 // The address that other nodes use. REQUIRES (unchecked): the host is in a cluster, or about to join one.
 std::string AdvertisedAddress(const Config& config);
 // `node_name`, or the host's name.

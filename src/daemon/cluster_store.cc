@@ -22,6 +22,7 @@ namespace {
 // A watch that broke off goes on within seconds; one that asks for older changes reads its range anew.
 constexpr uint64_t kRevisionsKept = 100'000;
 constexpr uint64_t kCommandWaitMs = 15'000;
+constexpr std::chrono::milliseconds kDescribeWait{1'000};
 
 Status CheckReadable(const std::string& path) {
   if (access(path.c_str(), R_OK) == 0) return {};
@@ -30,16 +31,30 @@ Status CheckReadable(const std::string& path) {
 
 bool IsNode(const std::string& url) { return kvnet::StoreAddress::KindOf(url) == kvnet::StoreAddress::Kind::kNode; }
 
+// A host that has a standby, or had, must ask the others before it serves what it has.
+Status CheckIsAlone(kv::KvEngine& engine, const std::string& node) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto voter, kv::LocalVoter::Open(engine));
+  const auto value = voter->vote().value;
+  if (!value || (value->IsAlone() && value->Primary().node == node)) return {};
+  std::string hosts;
+  for (const kv::Member& member : value->voters) hosts += (hosts.empty() ? "" : ",") + member.address;
+  return InvalidArgument(
+      fmt::format("this host is one of three among which the names lie, and another one may serve them: set metadata = "
+                  "\"node:{}\"",
+                  hosts));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ClusterStore>> ClusterStore::Open(const DataDirectory* directory, const Config& config,
                                                          Serve serve, const admission::Credentials* credentials) {
   auto opened = std::unique_ptr<ClusterStore>(new ClusterStore());
-  if (!config.serve_metadata.empty()) {
+  const bool serves = !config.serve_metadata.empty();
+  if (serves && (serve == Serve::kNo || !MayHaveStandby(config))) {
     CAIRNFS_RETURN_IF_ERROR(opened->OpenOwn(*directory, config, serve, credentials));
     return opened;
   }
-  kvnet::RemoteOptions options;
+  kvnet::RemoteOptions& options = opened->remote_options_;
   options.retry.give_up_after = std::chrono::milliseconds(config.metadata_wait_ms);
   options.lease_timeout_all = std::chrono::milliseconds(config.lease_ms * 3 / 4);  // the first begins after a fifth
   opened->answers_ = options.retry.answers = std::make_shared<kv::AnswerWatch>();
@@ -53,6 +68,8 @@ Result<std::unique_ptr<ClusterStore>> ClusterStore::Open(const DataDirectory* di
     options.server_name = rpc::kAnyNodeName;
   }
   CAIRNFS_ASSIGN_OR_RETURN(opened->remote_, kvnet::OpenSharedStore(config.metadata, options));
+  if (MayHaveStandby(config)) opened->hosts_ = kvnet::StoreAddress::Parse(config.metadata)->endpoints;
+  if (serves) CAIRNFS_RETURN_IF_ERROR(opened->OpenNamesHost(*directory, config, credentials));
   return opened;
 }
 
@@ -73,41 +90,102 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
                                  "the directory from a copy)",
                                  path, directory.filesystem()));
   }
-  kv::RocksOptions options;
-  options.path = path;
-  options.create_if_missing = directory.filesystem().empty();  // a crash may have left an empty directory
-  options.block_cache_bytes = config.metadata_cache_size;
-  auto engine = OpenEngineMakingRoom(directory, config, options);
-  if (!engine.ok()) return ExplainOpening(engine.error(), "cannot open the shared metadata", path);
-  engine_ = *std::move(engine);
+  CAIRNFS_RETURN_IF_ERROR(OpenEngine(directory, config));
+  if (serve == Serve::kYes) CAIRNFS_RETURN_IF_ERROR(CheckIsAlone(*engine_, directory.uuid()));
   kv::HostedStoreOptions hosting;
   hosting.keeps_room = serve == Serve::kYes;
   auto hosted = kv::HostedStore::Open(*engine_, hosting);
   if (!hosted.ok()) return ExplainOpening(hosted.error(), "cannot read the shared metadata", path);
   hosted_ = *std::move(hosted);
   if (serve == Serve::kNo) return {};
-  kvnet::KvServer::Guard guard;
-  if (credentials != nullptr) {
-    guard.tls = credentials->tls();
-    guard.check_member = [this](const std::string& node) { return CheckMember(node); };
-  } else {
-    guard.is_trusted = TrustIn(config.trusted_network);
-  }
-  auto server = kvnet::KvServer::Start(*hosted_, config.serve_metadata, std::move(guard));
+  auto server = kvnet::KvServer::Start(*hosted_, config.serve_metadata, GuardOf(config, credentials));
   if (!server.ok()) return server.error().WithContext("serve_metadata");
   server_ = *std::move(server);
   spdlog::info("serving the cluster's metadata at {}", server_->address());
   return {};
 }
 
+Status ClusterStore::OpenEngine(const DataDirectory& directory, const Config& config) {
+  kv::RocksOptions options;
+  options.path = directory.shared_path();
+  // A crash may have left an empty directory. Of three hosts with a standby those without names have a register.
+  options.create_if_missing = directory.filesystem().empty() || MayHaveStandby(config);
+  options.block_cache_bytes = config.metadata_cache_size;
+  auto engine = OpenEngineMakingRoom(directory, config, options);
+  if (!engine.ok()) return ExplainOpening(engine.error(), "cannot open the shared metadata", options.path);
+  engine_ = *std::move(engine);
+  return {};
+}
+
+Status ClusterStore::OpenNamesHost(const DataDirectory& directory, const Config& config,
+                                   const admission::Credentials* credentials) {
+  CAIRNFS_RETURN_IF_ERROR(OpenEngine(directory, config));
+  kv::NamesHost::Options options;
+  options.self = {directory.uuid(), config.serve_metadata};
+  options.has_names_at_first = config.serve_metadata == hosts_.front();
+  options.reach = [this](const kv::Member& member) { return Reach(member); };
+  options.hosting.keeps_room = true;
+  auto host = kv::NamesHost::Open(*engine_, std::move(options));
+  if (!host.ok()) return ExplainOpening(host.error(), "cannot read the shared metadata", directory.shared_path());
+  names_host_ = *std::move(host);
+  auto server = kvnet::KvServer::Start(*names_host_, config.serve_metadata, GuardOf(config, credentials));
+  if (!server.ok()) return server.error().WithContext("serve_metadata");
+  server_ = *std::move(server);
+  spdlog::info("one of three hosts for the cluster's metadata, at {}", server_->address());
+  return {};
+}
+
+kvnet::KvServer::Guard ClusterStore::GuardOf(const Config& config, const admission::Credentials* credentials) const {
+  kvnet::KvServer::Guard guard;
+  if (credentials == nullptr) {
+    guard.is_trusted = TrustIn(config.trusted_network);
+    return guard;
+  }
+  guard.tls = credentials->tls();
+  guard.check_member = [this](const std::string& node) { return CheckMember(node); };
+  return guard;
+}
+
+kv::NamesHost::Options::Remote ClusterStore::Reach(const kv::Member& member) {
+  MutexLock lock(reached_mutex_);
+  std::shared_ptr<kvnet::RemoteNames>& reached = reached_[{member.node, member.address}];
+  if (reached == nullptr) {
+    kvnet::RemoteOptions options = remote_options_;
+    options.retry.answers = nullptr;  // a host that stops goes on with what others wait for
+    reached = kvnet::RemoteNames::To(member, options);
+  }
+  return {reached, reached};
+}
+
+kv::NameRoomUser* ClusterStore::room_user() {
+  if (names_host_ != nullptr) return names_host_.get();
+  return hosted_.get();
+}
+
+std::vector<kv::NamesHost::Description> ClusterStore::DescribeHosts(const Context& context) const {
+  std::vector<kv::NamesHost::Description> descriptions;
+  for (const std::string& host : hosts_) {
+    auto description = kvnet::DescribeNames(context, host, remote_options_, kDescribeWait);
+    if (description.ok()) descriptions.push_back(*std::move(description));
+  }
+  return descriptions;
+}
+
 Status ClusterStore::CheckMember(const std::string& node) const {
   const auto id = cluster::NodeId::FromHex(node);
   if (!id) return MakeError(ErrorCode::kPermission, "\"" + node + "\" is no node");
-  CAIRNFS_ASSIGN_OR_RETURN(const auto removed, hosted_->Get({}, cluster::KeyOf(cluster::MemberKey::kRemoved, *id)));
-  return removed ? Status(cluster::WasRemoved(*id)) : Status();
+  kv::HostedStore* const hosted = names_host_ != nullptr ? names_host_->serving() : hosted_.get();
+  if (hosted == nullptr) return {};  // who may be a node is known where the names are, and nothing else is told here
+  const auto removed = hosted->Get({}, cluster::KeyOf(cluster::MemberKey::kRemoved, *id));
+  // One that may not be the one that serves the names says so to each call that asks for them.
+  if (!removed.ok()) return removed.error().code == ErrorCode::kUnavailable ? Status() : Status(removed.error());
+  return *removed ? Status(cluster::WasRemoved(*id)) : Status();
 }
 
-ClusterStore::~ClusterStore() = default;
+// The server waits for its calls.
+ClusterStore::~ClusterStore() {
+  if (names_host_ != nullptr) names_host_->Stop();
+}
 
 Status ClusterStore::CompactHistory(const Context& context) {
   auto* etcd = dynamic_cast<kvnet::EtcdStore*>(remote_.get());

@@ -32,6 +32,7 @@ Failpoint node_replaced("node.replaced", Failpoint::Kind::kKill);
 
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
+constexpr std::chrono::seconds kStandbyWait{30};
 constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
 // On this many cores copies do not disturb programs that write. On fewer cores copies wait for a pause of these.
 constexpr unsigned kCoresForAll = 8;
@@ -126,8 +127,12 @@ ClusterVolume::~ClusterVolume() {
 
 Status ClusterVolume::OpenParts() {
   CAIRNFS_ASSIGN_OR_RETURN(credentials_, OpenCredentials(directory_, config_));
-  CAIRNFS_RETURN_IF_ERROR(ReachMetadata());
+  // One of three hosts answers the other two before anybody can reach the names: it may take two of them to serve
+  // these.
+  const bool answers_first = !config_.serve_metadata.empty() && MayHaveStandby(config_);
+  if (!answers_first) CAIRNFS_RETURN_IF_ERROR(ReachMetadata());
   CAIRNFS_ASSIGN_OR_RETURN(cluster_store_, OpenStore(config_));
+  if (answers_first) CAIRNFS_RETURN_IF_ERROR(ReachMetadata());
   CAIRNFS_RETURN_IF_ERROR(OpenFilesystem());
   CAIRNFS_RETURN_IF_ERROR(JoinCluster());
   return StartServing();
@@ -139,9 +144,10 @@ Result<std::unique_ptr<ClusterStore>> ClusterVolume::OpenStore(const Config& con
 
 // Waits for the metadata for a short time, because somebody waits for the mount. Calls of a running mount wait longer.
 Status ClusterVolume::ReachMetadata() const {
-  if (!config_.serve_metadata.empty()) return {};
+  if (!config_.serve_metadata.empty() && !MayHaveStandby(config_)) return {};
   auto try_for = [&](uint64_t wait_ms) -> Status {
     Config impatient = config_;
+    impatient.serve_metadata.clear();
     impatient.metadata_wait_ms = std::min(config_.metadata_wait_ms, wait_ms);
     CAIRNFS_ASSIGN_OR_RETURN(auto store, OpenStore(impatient));
     auto header = store->store().Get({}, meta::HeaderKey());
@@ -316,7 +322,7 @@ fs::FileSystem::Parts ClusterVolume::Parts() {
   fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
                               chunk_params_,
                               {*membership_, peer_service_->peers(), *chunks_, *locks_, *fenced_,
-                               cluster_store_->store(), cluster_store_->hosted()});
+                               cluster_store_->store(), cluster_store_->room_user()});
   if (kv::KvEngine* served = cluster_store_->engine()) parts.engines.push_back(served);
   parts.dedup = dedup_;
   parts.cluster_space = [this] { return SpaceOfAll(); };
@@ -442,8 +448,9 @@ Status ClusterVolume::CheckReplacement(const cluster::NodeInfo& old, const contr
   std::string away;  // beside it
   size_t away_count = 0;
   const auto store = kvnet::StoreAddress::Parse(MetadataUrl(config_));
+  // Of three hosts that may serve them it is one that is up.
   bool serves_names = config_.serve_metadata.empty() && store.ok() && store->kind == kvnet::StoreAddress::Kind::kNode &&
-                      HostOf(store->endpoints.front()) == HostOf(old.address);
+                      !store->MayHaveStandby() && HostOf(store->endpoints.front()) == HostOf(old.address);
   for (const cluster::NodeInfo& node : view->nodes) {
     if (node.id == old.id) continue;
     const bool is_up = node.state == cluster::NodeState::kUp;
@@ -497,6 +504,59 @@ Result<control::NodeReply> ClusterVolume::Replace(const Context& context, const 
   node_replaced.Pass();
   spdlog::info("this node takes the place of {} ({})", old->name, old->id.ToHex());
   return ReplyOf(old->id, old->name);
+}
+
+// The host among the three with that node.
+static const kv::NamesHost::Description* FindHost(const std::vector<kv::NamesHost::Description>& hosts,
+                                                  const std::string& node) {
+  const auto found =
+      std::ranges::find_if(hosts, [&](const kv::NamesHost::Description& host) { return host.self.node == node; });
+  return found == hosts.end() ? nullptr : &*found;
+}
+
+Result<kv::NamesHost*> ClusterVolume::NamesHost() const {
+  if (kv::NamesHost* host = cluster_store_->names_host()) return host;
+  return InvalidArgument(
+      "this host is none of those among which the names lie: that takes three hosts, with metadata = "
+      "\"node:HOST:PORT,HOST:PORT,HOST:PORT\" on all hosts and serve_metadata on these three");
+}
+
+Result<control::NodeReply> ClusterVolume::SetStandby(const Context& context,
+                                                     const control::SetStandbyRequest& request) {
+  CAIRNFS_ASSIGN_OR_RETURN(kv::NamesHost * host, NamesHost());
+  const Context limited = context.WithTimeout(kStandbyWait);
+  if (request.none()) {
+    CAIRNFS_RETURN_IF_ERROR(host->DropStandby(limited));
+    return ReplyOf(membership_->self(), OwnName());
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node(), Among::kOthers));
+  const std::vector<kv::NamesHost::Description> hosts = cluster_store_->DescribeHosts(limited);
+  if (hosts.size() != kvnet::StoreAddress::kNamesHosts) {
+    return MakeError(ErrorCode::kUnavailable,
+                     fmt::format("only {} of the three hosts in metadata answer: mount all three, with serve_metadata",
+                                 hosts.size()));
+  }
+  const auto* standby = FindHost(hosts, node.id.ToHex());
+  if (standby == nullptr || FindHost(hosts, membership_->self().ToHex()) == nullptr) {
+    return InvalidArgument(
+        fmt::format("{} is none of the three hosts in metadata, of which each has serve_metadata", node.name));
+  }
+  const auto witness = std::ranges::find_if(
+      hosts, [&](const auto& one) { return &one != standby && one.self.node != membership_->self().ToHex(); });
+  CAIRNFS_RETURN_IF_ERROR(host->SetStandby(limited, standby->self, witness->self));
+  return ReplyOf(node.id, node.name);
+}
+
+Result<control::PromoteReply> ClusterVolume::Promote(const Context& context, const control::PromoteRequest& request) {
+  CAIRNFS_ASSIGN_OR_RETURN(kv::NamesHost * host, NamesHost());
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion,
+                           host->Promote(context.WithTimeout(kStandbyWait), request.lose()));
+  control::PromoteReply reply;
+  reply.set_was_whole(promotion.was_whole);
+  reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
+  reply.set_own_revision(promotion.own_revision);
+  reply.set_known_revision(promotion.known_revision);
+  return reply;
 }
 
 std::string ClusterVolume::OwnName() const {

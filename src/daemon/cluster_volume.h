@@ -63,6 +63,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Result<control::HoldsReply> Holds(const Context& context) override;
   Status ReleaseHold(const Context& context, uint64_t id) override;
   Result<control::NodeReply> Replace(const Context& context, const control::ReplaceNodeRequest& request) override;
+  Result<control::NodeReply> SetStandby(const Context& context, const control::SetStandbyRequest& request) override;
+  Result<control::PromoteReply> Promote(const Context& context, const control::PromoteRequest& request) override;
   Result<control::SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) override;
 
  private:
@@ -80,6 +82,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   enum class Among { kAll, kOthers, kAllAndJoined };
   Result<cluster::NodeInfo> FindNode(const std::string& node, Among among = Among::kAll) const;
   std::string OwnName() const;
+  Result<kv::NamesHost*> NamesHost() const;
+  std::optional<control::NamesHosts> ReportNames(const Context& context) const;
   Status CheckReplacement(const cluster::NodeInfo& old, const control::ReplaceNodeRequest& request) const;
   Status CheckDrain(const Context& context, const cluster::NodeInfo& node);
   NodeUsage OwnUsage() const;
