@@ -5,39 +5,29 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/context.h"
-#include "base/failpoint.h"
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "cluster/held_dumps.h"
-#include "cluster/records.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/dedup.h"
 #include "daemon/names_dump.h"
 #include "daemon/network.h"
-#include "daemon/size_text.h"
 #include "daemon/volume.h"
-#include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
 namespace {
 
-Failpoint node_replacing("node.replacing", Failpoint::Kind::kKill);
-Failpoint node_replaced("node.replaced", Failpoint::Kind::kKill);
-
 constexpr uint64_t kStartWaitMs = 60'000;
 constexpr uint64_t kAnswersSoonMs = 2'000;
-constexpr std::chrono::seconds kStandbyWait{30};
 constexpr auto kStopSilenceMax = std::chrono::seconds(10);  // of metadata, while this host stops
 // On this many cores copies do not disturb programs that write. On fewer cores copies wait for a pause of these.
 constexpr unsigned kCoresForAll = 8;
 constexpr std::chrono::milliseconds kWriterPause{5};
-constexpr size_t kIdPrefixMin = 4;         // digits: with fewer, a slip of the fingers could name a node
 constexpr double kWeightMin = 1.0 / 1024;  // a disk of no size is a node all the same
 
 cluster::NodeInfo NodeOf(const DataDirectory& directory, const Config& config) {
@@ -68,19 +58,6 @@ control::HoldReply ReplyOf(const cluster::HeldDump& hold) {
   reply.set_host(hold.host);
   return reply;
 }
-
-control::NodeReply ReplyOf(const cluster::NodeId& id, const std::string& name) {
-  control::NodeReply reply;
-  reply.set_id(id.ToHex());
-  reply.set_name(name);
-  return reply;
-}
-
-bool IsMeant(const std::string& node, const std::string& name, const cluster::NodeId& id) {
-  return name == node || (node.size() >= kIdPrefixMin && id.ToHex().starts_with(node));
-}
-
-std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 void LogMinReplicas(const ClusterSettings& settings) {
   if (settings.IsLowered()) {
@@ -299,6 +276,11 @@ Status ClusterVolume::StartServing() {
       SettingsWatch::Start(cluster_store_->store(), [this](const StoredSettings& stored) { TakeSettings(stored); });
   if (!watched.ok()) return watched.error().WithContext("cannot follow the settings of the cluster");
   settings_ = *std::move(watched);
+  node_operations_ = std::make_unique<NodeOperations>(
+      NodeOperations::Parts{config_, *membership_, *fenced_, [this] { return may_lack_copies_.load(); },
+                            [this](const Context& context) { return Report(context); }});
+  names_operations_ = std::make_unique<NamesOperations>(
+      NamesOperations::Parts{config_, *membership_, *cluster_store_, *node_operations_});
   return {};
 }
 
@@ -364,27 +346,6 @@ Status ClusterVolume::ReleaseHold(const Context& context, uint64_t id) {
   return {};
 }
 
-Result<cluster::NodeInfo> ClusterVolume::FindNode(const std::string& node, Among among) const {
-  std::vector<cluster::NodeInfo> found;
-  const auto view = membership_->view();
-  for (const cluster::NodeInfo& info : view->nodes) {
-    if (among == Among::kOthers && info.id == membership_->self()) continue;
-    if (IsMeant(node, info.name, info.id)) found.push_back(info);
-  }
-  if (among == Among::kAllAndJoined) {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto joined, cluster::ReadJoined({}, *fenced_));
-    for (const cluster::NodeInfo& one : joined) {
-      if (view->Find(one.id) == nullptr && IsMeant(node, one.name, one.id)) found.push_back(one);
-    }
-  }
-  if (found.empty()) return MakeError(ErrorCode::kNotFound, fmt::format("there is no node '{}'", node));
-  if (found.size() == 1) return found.front();
-  std::string ids;
-  for (const cluster::NodeInfo& info : found) ids += (ids.empty() ? "" : ", ") + info.id.ToHex();
-  return MakeError(ErrorCode::kInvalidArgument,
-                   fmt::format("'{}' may be several nodes: give the id of one of them: {}", node, ids));
-}
-
 Result<control::TokenReply> ClusterVolume::MakeToken(std::chrono::seconds life) {
   if (admission_ == nullptr) {
     return InvalidArgument(
@@ -395,167 +356,6 @@ Result<control::TokenReply> ClusterVolume::MakeToken(std::chrono::seconds life) 
   reply.set_token(given.token);
   reply.set_address(given.address);
   reply.set_life_seconds(static_cast<uint64_t>(life.count()));
-  return reply;
-}
-
-// Whether the other nodes can take what this one has.
-Status ClusterVolume::CheckDrain(const Context& context, const cluster::NodeInfo& node) {
-  CAIRNFS_ASSIGN_OR_RETURN(const control::ClusterReply report, Report(context));
-  uint64_t left = 0, available = 0, stored = 0;
-  for (const control::Node& other : report.nodes()) {
-    if (other.id() == node.id.ToHex()) stored = other.usage().stored_bytes();
-    if (other.id() == node.id.ToHex() || other.weight() == 0 || !other.has_usage()) continue;
-    ++left;
-    available += other.usage().available_bytes();
-  }
-  if (left < config_.copies) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("without {} there are {} nodes that take chunks, and {} copies need as many: add a node", node.name,
-                    left, config_.copies));
-  }
-  if (available >= stored) return {};
-  return MakeError(ErrorCode::kNoSpace,
-                   fmt::format("{} has {}, and the other nodes have room for {}: add room or a node", node.name,
-                               FormatSize(stored), FormatSize(available)));
-}
-
-Result<control::NodeReply> ClusterVolume::Drain(const Context& context, const control::DrainNodeRequest& request) {
-  using cluster::Membership;
-  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node()));
-  if (!request.cancel() && !node.is_drained()) CAIRNFS_RETURN_IF_ERROR(CheckDrain(context, node));
-  const auto drain = request.cancel() ? Membership::Drain::kCancel : Membership::Drain::kBegin;
-  CAIRNFS_RETURN_IF_ERROR(membership_->SetDrain(node.id, drain));
-  return ReplyOf(node.id, node.name);
-}
-
-Result<control::NodeReply> ClusterVolume::Remove(const control::RemoveNodeRequest& request) {
-  using Removal = cluster::Membership::Removal;
-  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node(), Among::kAllAndJoined));
-  CAIRNFS_RETURN_IF_ERROR(membership_->Remove(node.id, request.lost() ? Removal::kLost : Removal::kDrained));
-  return ReplyOf(node.id, node.name);
-}
-
-// Whether what it alone may have can be given up, and the host that serves the names is another one.
-Status ClusterVolume::CheckReplacement(const cluster::NodeInfo& old, const control::ReplaceNodeRequest& request) const {
-  if (request.take_name() && !config_.node_name.empty() && config_.node_name != old.name) {
-    return InvalidArgument(
-        fmt::format("node_name = \"{}\" in the configuration of this host: leave --take-name out, "
-                    "or take node_name out and mount anew",
-                    config_.node_name));
-  }
-  const auto view = membership_->view();
-  std::string away;  // beside it
-  size_t away_count = 0;
-  const auto store = kvnet::StoreAddress::Parse(MetadataUrl(config_));
-  // Of three hosts that may serve them it is one that is up.
-  bool serves_names = config_.serve_metadata.empty() && store.ok() && store->kind == kvnet::StoreAddress::Kind::kNode &&
-                      !store->MayHaveStandby() && HostOf(store->endpoints.front()) == HostOf(old.address);
-  for (const cluster::NodeInfo& node : view->nodes) {
-    if (node.id == old.id) continue;
-    const bool is_up = node.state == cluster::NodeState::kUp;
-    if (is_up && HostOf(node.address) == HostOf(old.address)) serves_names = false;  // that node does
-    if (is_up || node.is_empty) continue;
-    away += (away_count++ == 0 ? "" : ", ") + node.name;
-  }
-  if (serves_names) {
-    return InvalidArgument(
-        fmt::format("{} is the host that serves the names of this cluster: bring them to the new disk first, with "
-                    "cairnfs metadata load and cairnfs cluster init there",
-                    old.name));
-  }
-  if (request.lost() || old.is_empty) return {};
-  std::string why;
-  if (config_.copies == 1) {
-    why = "with copies = 1";
-  } else if (may_lack_copies_) {
-    why = "min_replicas is lowered, or was";
-  } else if (away_count + 1 >= config_.copies) {
-    why = fmt::format("{} {} not up either", away, away_count == 1 ? "is" : "are");
-  }
-  if (why.empty()) return {};
-  return InvalidArgument(
-      fmt::format("{} may have the only copies of something: {}. Bring it, or what else is away, back first; if its "
-                  "disk is lost, cairnfs node replace --lost",
-                  old.name, why));
-}
-
-Result<control::NodeReply> ClusterVolume::Replace(const Context& context, const control::ReplaceNodeRequest& request) {
-  using Name = cluster::Membership::PlaceName;
-  const auto old = FindNode(request.node(), Among::kOthers);
-  if (!old.ok() && old.error().code == ErrorCode::kNotFound) {
-    const std::string key = cluster::KeyOf(cluster::MemberKey::kPlace, membership_->self());
-    CAIRNFS_ASSIGN_OR_RETURN(const auto stored, fenced_->Get(context, key));
-    const auto place = stored ? cluster::PlaceRecord::Decode(stored->value) : old.error();
-    if (place.ok() && IsMeant(request.node(), place->name, place->of)) return ReplyOf(place->of, place->name);
-    if (FindNode(request.node()).ok()) {
-      return InvalidArgument(
-          fmt::format("'{}' is this host's own node: name the one whose place it is to take", request.node()));
-    }
-  }
-  if (!old.ok()) return old.error();
-  if (old->state == cluster::NodeState::kUp) {
-    return MakeError(ErrorCode::kBusy,
-                     fmt::format("{} is up: stop it first, or take it out with cairnfs node drain", old->name));
-  }
-  CAIRNFS_RETURN_IF_ERROR(CheckReplacement(*old, request));
-  node_replacing.Pass();
-  CAIRNFS_RETURN_IF_ERROR(membership_->Replace(old->id, request.take_name() ? Name::kTaken : Name::kKept));
-  node_replaced.Pass();
-  spdlog::info("this node takes the place of {} ({})", old->name, old->id.ToHex());
-  return ReplyOf(old->id, old->name);
-}
-
-// The host among the three with that node.
-static const kv::NamesHost::Description* FindHost(const std::vector<kv::NamesHost::Description>& hosts,
-                                                  const std::string& node) {
-  const auto found =
-      std::ranges::find_if(hosts, [&](const kv::NamesHost::Description& host) { return host.self.node == node; });
-  return found == hosts.end() ? nullptr : &*found;
-}
-
-Result<kv::NamesHost*> ClusterVolume::NamesHost() const {
-  if (kv::NamesHost* host = cluster_store_->names_host()) return host;
-  return InvalidArgument(
-      "this host is none of those among which the names lie: that takes three hosts, with metadata = "
-      "\"node:HOST:PORT,HOST:PORT,HOST:PORT\" on all hosts and serve_metadata on these three");
-}
-
-Result<control::NodeReply> ClusterVolume::SetStandby(const Context& context,
-                                                     const control::SetStandbyRequest& request) {
-  CAIRNFS_ASSIGN_OR_RETURN(kv::NamesHost * host, NamesHost());
-  const Context limited = context.WithTimeout(kStandbyWait);
-  if (request.none()) {
-    CAIRNFS_RETURN_IF_ERROR(host->DropStandby(limited));
-    return ReplyOf(membership_->self(), OwnName());
-  }
-  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, FindNode(request.node(), Among::kOthers));
-  const std::vector<kv::NamesHost::Description> hosts = cluster_store_->DescribeHosts(limited);
-  if (hosts.size() != kvnet::StoreAddress::kNamesHosts) {
-    return MakeError(ErrorCode::kUnavailable,
-                     fmt::format("only {} of the three hosts in metadata answer: mount all three, with serve_metadata",
-                                 hosts.size()));
-  }
-  const auto* standby = FindHost(hosts, node.id.ToHex());
-  if (standby == nullptr || FindHost(hosts, membership_->self().ToHex()) == nullptr) {
-    return InvalidArgument(
-        fmt::format("{} is none of the three hosts in metadata, of which each has serve_metadata", node.name));
-  }
-  const auto witness = std::ranges::find_if(
-      hosts, [&](const auto& one) { return &one != standby && one.self.node != membership_->self().ToHex(); });
-  CAIRNFS_RETURN_IF_ERROR(host->SetStandby(limited, standby->self, witness->self));
-  return ReplyOf(node.id, node.name);
-}
-
-Result<control::PromoteReply> ClusterVolume::Promote(const Context& context, const control::PromoteRequest& request) {
-  CAIRNFS_ASSIGN_OR_RETURN(kv::NamesHost * host, NamesHost());
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion,
-                           host->Promote(context.WithTimeout(kStandbyWait), request.lose()));
-  control::PromoteReply reply;
-  reply.set_was_whole(promotion.was_whole);
-  reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
-  reply.set_own_revision(promotion.own_revision);
-  reply.set_known_revision(promotion.known_revision);
   return reply;
 }
 

@@ -23,6 +23,8 @@
 #include "daemon/cluster_store.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
+#include "daemon/names_operations.h"
+#include "daemon/node_operations.h"
 #include "daemon/node_usage.h"
 #include "daemon/storage.h"
 #include "meta/namespace.h"
@@ -58,13 +60,23 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   control::ClusterActivity Activity() const override;
   Result<control::ClusterReply> Report(const Context& context) override;
   Result<control::TokenReply> MakeToken(std::chrono::seconds life) override;
-  Result<control::NodeReply> Drain(const Context& context, const control::DrainNodeRequest& request) override;
-  Result<control::NodeReply> Remove(const control::RemoveNodeRequest& request) override;
+  Result<control::NodeReply> Drain(const Context& context, const control::DrainNodeRequest& request) override {
+    return node_operations_->Drain(context, request);
+  }
+  Result<control::NodeReply> Remove(const control::RemoveNodeRequest& request) override {
+    return node_operations_->Remove(request);
+  }
   Result<control::HoldsReply> Holds(const Context& context) override;
   Status ReleaseHold(const Context& context, uint64_t id) override;
-  Result<control::NodeReply> Replace(const Context& context, const control::ReplaceNodeRequest& request) override;
-  Result<control::NodeReply> SetStandby(const Context& context, const control::SetStandbyRequest& request) override;
-  Result<control::PromoteReply> Promote(const Context& context, const control::PromoteRequest& request) override;
+  Result<control::NodeReply> Replace(const Context& context, const control::ReplaceNodeRequest& request) override {
+    return node_operations_->Replace(context, request);
+  }
+  Result<control::NodeReply> SetStandby(const Context& context, const control::SetStandbyRequest& request) override {
+    return names_operations_->SetStandby(context, request);
+  }
+  Result<control::PromoteReply> Promote(const Context& context, const control::PromoteRequest& request) override {
+    return names_operations_->Promote(context, request);
+  }
   Result<control::SetMinReplicasReply> SetMinReplicas(const Context& context, uint32_t min_replicas) override;
 
  private:
@@ -77,15 +89,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status JoinCluster();
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);
-  // By name or id in hex. kNotFound, kInvalidArgument. kOthers: not this host's own. kAllAndJoined: also one that was
-  // never there, of which only id, name and address are told.
-  enum class Among { kAll, kOthers, kAllAndJoined };
-  Result<cluster::NodeInfo> FindNode(const std::string& node, Among among = Among::kAll) const;
   std::string OwnName() const;
-  Result<kv::NamesHost*> NamesHost() const;
-  std::optional<control::NamesHosts> ReportNames(const Context& context) const;
-  Status CheckReplacement(const cluster::NodeInfo& old, const control::ReplaceNodeRequest& request) const;
-  Status CheckDrain(const Context& context, const cluster::NodeInfo& node);
   NodeUsage OwnUsage() const;
   std::optional<cluster::StoredBytes> ReadStoredBytes(const Context& context) const;  // nullopt: not known at present
   uint64_t SessionBegan() const;
@@ -124,6 +128,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   std::unique_ptr<control::RankGate> gate_;
   std::unique_ptr<UsagePublisher> usage_;
   std::unique_ptr<SettingsWatch> settings_;
+  std::unique_ptr<NodeOperations> node_operations_;
+  std::unique_ptr<NamesOperations> names_operations_;
 };
 
 }  // namespace cairnfs::daemon

@@ -171,48 +171,11 @@ static void ToMessage(const cluster::CollectionPart& part, uint64_t now_seconds,
   message.set_error(part.error);
 }
 
-std::optional<control::NamesHosts> ClusterVolume::ReportNames(const Context& context) const {
-  if (!MayHaveStandby(config_)) return std::nullopt;
-  const std::vector<kv::NamesHost::Description> hosts = cluster_store_->DescribeHosts(context);
-  const kv::NamesHost::Description *serving = nullptr, *latest = nullptr;
-  for (const kv::NamesHost::Description& host : hosts) {
-    if (host.is_serving) serving = &host;
-    if (host.vote.value && (latest == nullptr || host.vote.accepted > latest->vote.accepted)) latest = &host;
-  }
-  const cluster::ViewPtr view = membership_->view();
-  auto name_of = [&](const std::string& node) {
-    const auto id = cluster::NodeId::FromHex(node);
-    const cluster::NodeInfo* info = id ? view->Find(*id) : nullptr;
-    return info == nullptr ? node : info->name;
-  };
-  control::NamesHosts names;
-  names.set_state("none");
-  if (serving != nullptr) names.set_primary(name_of(serving->self.node));
-  if (latest == nullptr || latest->vote.value->IsAlone()) return names;
-  using Standby = kv::Register::Standby;
-  const kv::Register& value = *latest->vote.value;
-  names.set_standby(name_of(value.StandbyMember().node));
-  names.set_witness(name_of(value.voters[3 - value.primary - value.standby].node));
-  names.set_state(value.state == Standby::kWhole      ? "whole"
-                  : value.state == Standby::kDetached ? "detached"
-                                                      : "copying");
-  if (value.state == Standby::kDetached) {
-    const uint64_t since = static_cast<uint64_t>(std::max<int64_t>(value.detached_seconds, 0));
-    names.set_detached_seconds_ago(WallClockSeconds() - std::min(WallClockSeconds(), since));
-  }
-  const uint64_t ahead = serving != nullptr ? serving->position.revision : value.detached_revision;
-  for (const kv::NamesHost::Description& host : hosts) {
-    if (host.self.node != value.StandbyMember().node) continue;
-    names.set_behind_revisions(ahead - std::min(ahead, host.position.revision));
-  }
-  return names;
-}
-
 Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
   control::ClusterReply report;
   report.set_filesystem(filesystem_);
   report.set_metadata(MetadataUrl(config_));
-  if (auto names = ReportNames(context)) *report.mutable_names() = *std::move(names);
+  if (auto names = names_operations_->Report(context)) *report.mutable_names() = *std::move(names);
   report.set_copies(static_cast<uint32_t>(config_.copies));
   report.set_min_replicas(min_replicas_);
   if (auto session = membership_->session(); !session.ok()) report.set_session(session.error().message);

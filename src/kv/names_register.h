@@ -54,6 +54,7 @@ struct Register {
 
   const Member& Primary() const { return voters[primary]; }
   const Member& StandbyMember() const { return voters[standby]; }
+  const Member& Witness() const { return voters[3 - primary - standby]; }  // the index that is left of 0, 1 and 2
   bool IsAlone() const { return state == Standby::kNone; }
   bool operator==(const Register&) const = default;
 
