@@ -45,7 +45,7 @@ constexpr Lanes kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
   }
 }
 
-// The chaining values of kLanes whole chunks, none of which is the last of its message.
+// The chaining values of kLanes whole chunks of one message. So none of them is the root.
 CAIRNFS_FOR_EACH_CPU void HashChunks(const std::byte* data, uint32_t first_chunk, uint32_t* out) {
   Lanes value[kValueWords];
   blake3::SetInitial(value, Lanes{});
@@ -90,7 +90,7 @@ Digest PortableDigest(ByteSpan bytes) {
   const auto chunks = std::max<uint32_t>(1, static_cast<uint32_t>((bytes.size() + kChunkBytes - 1) / kChunkBytes));
   std::vector<uint32_t> values(size_t{chunks} * kValueWords);
   uint32_t chunk = 0;
-  for (; (size_t{chunk} + kLanes) * kChunkBytes < bytes.size(); chunk += kLanes) {
+  for (; (size_t{chunk} + kLanes) * kChunkBytes <= bytes.size(); chunk += kLanes) {
     HashChunks(bytes.data() + size_t{chunk} * kChunkBytes, chunk, values.data() + size_t{chunk} * kValueWords);
   }
   for (; chunk < chunks; chunk++) {
@@ -101,7 +101,7 @@ Digest PortableDigest(ByteSpan bytes) {
   }
   for (uint32_t count = chunks; count > 1; count = (count + 1) / 2) {
     uint32_t pair = 0;
-    for (; pair + kLanes < count / 2; pair += kLanes) {
+    for (; pair + kLanes <= count / 2; pair += kLanes) {
       uint32_t parents[kLanes * kValueWords];
       HashParents(values.data() + size_t{pair} * 2 * kValueWords, parents);
       std::copy_n(parents, std::size(parents), values.data() + size_t{pair} * kValueWords);

@@ -51,7 +51,7 @@ def cuda_commands(nvcc, folder):
 def build(folder, nvcc):
     """Compiles the lists that meson reads too; the library's path."""
     source = ROOT / "src"
-    flags = ["-std=c++20", "-O2", "-fPIC", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", f"-I{source}",
+    flags = ["-std=c++20", "-O3", "-fPIC", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", f"-I{source}",
              f"-I{ROOT}/include"]
     sources = [source / "client" / name for name in (source / "client/sources.txt").read_text().split()]
     sources += [source / "base" / name for name in (source / "client/base_sources.txt").read_text().split()]
