@@ -138,7 +138,10 @@ Status FileSystem::CheckSession(HandleId handle_id) const {
 }
 
 void FileSystem::NoteLocked(HandleId handle_id) {
-  if (HandlePtr handle = impl_->handles.Find(handle_id)) impl_->sharing->NoteLocked(handle->inode);
+  HandlePtr handle = impl_->handles.Find(handle_id);
+  if (!handle) return;
+  handle->has_locked = true;
+  impl_->sharing->NoteLocked(handle->inode);
 }
 
 void FileSystem::PublishBeforeUnlock(HandleId handle_id, std::function<void()> then, const Caller& caller) {

@@ -321,7 +321,8 @@ class FileSystem {
   // kIo: the host's session under which the file was opened is lost, and every lock with it. The front end asks before
   // a lock is asked for and once it is granted.
   Status CheckSession(HandleId handle) const;
-  // Somebody was granted a lock on the file: what other hosts have synced or closed of it by now is read from now on.
+  // Somebody was granted a lock through the open file: what other hosts have synced or closed of it by now is read from
+  // now on. Once the session is lost, reads through it fail: they may be meant to be under that lock.
   void NoteLocked(HandleId handle);
   // To be called before a lock is given up: calls `then` once whoever gets it next finds what was written under it, as
   // after a close. Perhaps on another thread, and then `then` must not block. Once the caller is being killed it does

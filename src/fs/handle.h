@@ -20,8 +20,9 @@ namespace cairnfs::fs {
 struct Handle {
   InodePtr inode;
   OpenFlags flags;
-  uint64_t session = 0;      // of the host when it was opened
-  uint64_t store_state = 0;  // and ClusterHost's
+  uint64_t session = 0;                 // of the host when it was opened
+  uint64_t store_state = 0;             // and ClusterHost's
+  std::atomic<bool> has_locked{false};  // somebody was granted a lock through it
 
   Mutex mutex;
   uint64_t error_seen GUARDED_BY(mutex) = 0;

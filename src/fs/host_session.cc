@@ -24,6 +24,11 @@ Status SharedSession::Check(const Handle& handle) const {
   return SessionLost("what was not published is lost, open the file again");
 }
 
+Status SharedSession::CheckRead(const Handle& handle) const {
+  CAIRNFS_RETURN_IF_ERROR(CheckStore(handle));
+  return handle.has_locked ? CheckLocks(handle) : Status();
+}
+
 Status SharedSession::CheckStore(const Handle& handle) const {
   if (handle.store_state == host_.store_state()) return {};
   return MakeError(ErrorCode::kIo,

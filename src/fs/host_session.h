@@ -23,8 +23,9 @@ class HostSession {
   virtual Status Check(uint64_t session) const = 0;
   // kIo: the file was opened for writing under a session that is lost, or the store went back since.
   virtual Status Check(const Handle& handle) const = 0;
-  // kIo: the store went back since it was opened, and the inode's number may be another file's now.
-  virtual Status CheckStore(const Handle& handle) const = 0;
+  // kIo: what is read through it may not be what its reader takes it for. The store went back since it was opened, and
+  // the inode's number may be another file's now; or the session is lost, and a lock with it under which it is read.
+  virtual Status CheckRead(const Handle& handle) const = 0;
   // kIo: the session is lost, and with it all locks that the handle had.
   virtual Status CheckLocks(const Handle& handle) const = 0;
   // From now on nothing waits for other hosts.
@@ -37,7 +38,7 @@ class LocalSession final : public HostSession {
   void Stamp(Handle&) const override {}
   Status Check(uint64_t) const override { return {}; }
   Status Check(const Handle&) const override { return {}; }
-  Status CheckStore(const Handle&) const override { return {}; }
+  Status CheckRead(const Handle&) const override { return {}; }
   Status CheckLocks(const Handle&) const override { return {}; }
   void EndWaits() override {}
 };
@@ -52,7 +53,7 @@ class SharedSession final : public HostSession {
   void Stamp(Handle& handle) const override;
   Status Check(uint64_t session) const override;
   Status Check(const Handle& handle) const override;
-  Status CheckStore(const Handle& handle) const override;
+  Status CheckRead(const Handle& handle) const override;
   Status CheckLocks(const Handle& handle) const override;
   void EndWaits() override { waits_end_.request_stop(); }
 
@@ -63,6 +64,8 @@ class SharedSession final : public HostSession {
   bool GivesUpOn(const SharedContent& shared) const;
 
  private:
+  Status CheckStore(const Handle& handle) const;
+
   ClusterHost& host_;
   const std::stop_token stop_;
   const std::chrono::milliseconds wait_max_;

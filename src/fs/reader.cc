@@ -149,7 +149,7 @@ void Reader::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, 
   plan->options = options;
   plan->done = [this, handle, done = std::move(done)](Result<FileSystem::ReadResult> result) {
     // After the look at the store, which may be how it comes out.
-    if (const Status same = handle ? at_.session.CheckStore(*handle) : Status(); !same.ok()) return done(same.error());
+    if (const Status same = handle ? at_.session.CheckRead(*handle) : Status(); !same.ok()) return done(same.error());
     if (result.ok()) {
       bytes_total_ += result->size;
       Coalesce(*result, at_.parts.pool);
@@ -409,7 +409,7 @@ void Reader::SeekTo(HandleId handle_id, uint64_t offset, FileSystem::Seek what, 
   HandlePtr handle = at_.handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   auto seek = [this, handle, offset, what, context = caller.context, done] {
-    if (const Status same = at_.session.CheckStore(*handle); !same.ok()) return done(same.error());
+    if (const Status same = at_.session.CheckRead(*handle); !same.ok()) return done(same.error());
     done(at_.contents.FindSought(context, handle->inode, offset, what));
   };
   at_.sharing.WhenCurrent(handle->inode, caller, [this, seek, done](const Status& current) {

@@ -257,7 +257,7 @@ void Writer::CopyRange(const CopyRequest& request, Done<size_t> done, const Call
     Handle& to = *asked.to;
     Status error = TakeErrorLocked(to);
     if (error.ok()) error = at_.session.Check(to);
-    if (error.ok()) error = at_.session.CheckStore(*asked.from);
+    if (error.ok()) error = at_.session.CheckRead(*asked.from);
     // The kernel does not say whether the caller keeps the bits; it does before that, by what it knows of the mode.
     const Kills kills = caller.uid != 0 ? Kills::kSetIdToo : Kills::kCapability;
     if (error.ok()) error = at_.privileges.Kill(to.inode, kills, caller);

@@ -183,6 +183,26 @@ TEST_F(ClusterSessionsTest, AReadAfterALossAsksTheStoreWithoutTheLock) {
   EXPECT_TRUE(host(0).CloseFile(*file).ok());
 }
 
+// Somebody else may hold by now what its process believes to have locked, and be in the middle of a change.
+TEST_F(ClusterSessionsTest, AReadThroughAFileThatWasLockedIsAnErrorAfterALoss) {
+  MakeHosts(2);
+  host(0).Put("file", "bytes");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto locked = host(0).Open("file", {.read = true}), other = host(0).Open("file", {.read = true});
+  ASSERT_TRUE(locked.ok() && other.ok());
+  host(0).fs->NoteLocked(locked->handle);
+  EXPECT_EQ(*host(0).Read(*locked, 0, 5), "bytes");
+  LoseSessionAndRewrite("file");
+  const auto read = host(0).Read(*locked, 0, 5);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().code, ErrorCode::kIo);
+  EXPECT_NE(read.error().message.find("locks"), std::string::npos) << read.error().message;
+  // Who only reads has what was committed, in the new session too.
+  EXPECT_EQ(*host(0).Read(*other, 0, 100), kSince);
+  EXPECT_TRUE(host(0).CloseFile(*locked).ok());
+  EXPECT_TRUE(host(0).CloseFile(*other).ok());
+}
+
 // Its number may be another file's, of a host that was quicker after a backup was restored.
 TEST_F(ClusterSessionsTest, AReaderOfAStoreThatWentBackIsToldSo) {
   MakeHosts(1);
