@@ -101,7 +101,12 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
   auto held = std::make_shared<Held>(at_.table);
   held->Take(id);
   const InodePtr inode = held->inode();
-  auto finish = [this, inode, held, flags, done = std::move(done)](const Status& status) {
+  uint64_t seen = 0;
+  {
+    MutexLock lock(inode->mutex);
+    seen = inode->error.SeenAtOpen(false);
+  }
+  auto finish = [this, inode, held, flags, seen, done = std::move(done)](const Status& status) {
     Result<HandleId> handle = HandleId{0};
     {
       MutexLock lock(inode->mutex);
@@ -109,7 +114,7 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
         handle = AddHandle(inode, flags);
       } else {
         handle = status.error();
-        if (flags.truncate) at_.sharing.NoteTruncationFailed(inode);
+        if (flags.truncate) NoteTruncationFailed(inode, seen, status.error());
       }
     }
     held->Release();
@@ -146,6 +151,13 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
     finish(status);
   };
   at_.sharing.LoadForOpen(inode, flags, caller, std::move(tell));
+}
+
+// What the file has lost since the open began is told by its failure, unless the caller was killed: whoever opens the
+// file next has a clean one.
+void OpenFiles::NoteTruncationFailed(const InodePtr& inode, uint64_t seen, const Error& why) {
+  if (why.code != ErrorCode::kInterrupted) static_cast<void>(inode->error.Take(seen).ok());
+  at_.sharing.NoteTruncationFailed(inode);
 }
 
 void OpenFiles::Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller) {

@@ -33,6 +33,7 @@ class OpenFiles {
   class Held;
 
   HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex);
+  void NoteTruncationFailed(const InodePtr& inode, uint64_t seen, const Error& why) REQUIRES_LOCK(inode->mutex);
 
   const Services at_;
   std::atomic<uint64_t> count_{0};

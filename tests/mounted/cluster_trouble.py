@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Hosts in trouble, as operators have met it: what can be removed while copies cannot be made, and what a stop
-says that waits for them. Each case makes a cluster of its own, with the store that the seed chooses.
+"""Hosts in trouble, as operators have met it: what can be removed while copies cannot be made, what a stop says that
+waits for them, and what a trainer sees of a lost session. Each case makes a cluster of its own, with the store that the
+seed chooses.
 Options: --seed N; --all: both stores; node, etcd: that one; names of cases run these alone.
 """
 
@@ -153,7 +154,7 @@ def no_two_nodes_have_one_address(store):
         return refused.stderr.strip()
 
 
-class Trainer(threading.Thread):
+class Saver(threading.Thread):
     """Saves checkpoints on a host, one after another, and restores those of all hosts. Raises in join what it met."""
 
     def __init__(self, host, seed, saved):
@@ -207,7 +208,7 @@ def each_host_is_restarted_while_others_save(store):
     with Scratch() as scratch, Cluster(scratch, metadata=store, options=OPTIONS) as cluster:
         cluster.start()
         saved = []
-        trainers = [Trainer(host, rng.random(), saved) for host in cluster.hosts]
+        trainers = [Saver(host, rng.random(), saved) for host in cluster.hosts]
         killed = rng.choice(cluster.hosts)
 
         def others_save(trainer):
@@ -233,8 +234,58 @@ def each_host_is_restarted_while_others_save(store):
         return f"{len(saved)} checkpoints"
 
 
+
+
+class Trainer(threading.Thread):
+    """Saves one small file after the other, over files that are there, and opens anew after an error."""
+
+    def __init__(self, host):
+        super().__init__(daemon=True)
+        self.host, self.saved, self.failed, self.ends = host, [], [], False
+
+    def run(self):
+        while not self.ends:
+            number = len(self.saved) + len(self.failed)
+            try:
+                with open(self.host.path(f"saved-{number % 3}"), "wb", buffering=0) as file:
+                    file.write(b"%08d" % number)
+                    os.fsync(file.fileno())
+                self.saved.append(number)
+            except OSError as error:
+                self.failed.append((number, error))
+
+
+def one_lost_session_is_one_error(store):
+    """A host hears nothing for longer than its lease while it saves: one save fails, and the next one succeeds."""
+    with Scratch() as scratch, Cluster(scratch, hosts=2, metadata=store, options={**OPTIONS, "lease": "2s"}) as cluster:
+        cluster.start()
+        first, victim = cluster.hosts
+        trainer = Trainer(victim)
+        trainer.start()
+        told = []
+        for _ in range(3):
+            saved, failed, lost = len(trainer.saved), len(trainer.failed), victim.sessions_lost()
+            wait_until(lambda at=saved: len(trainer.saved) > at + 3, 60, "it saves")
+            for other in [first, *cluster.etcd]:
+                cluster.drop(other, victim)
+            cluster.wait_for_states({victim.name: "down"}, at=[first])
+            cluster.heal()
+            wait_until(lambda at=lost: victim.sessions_lost() > at, 60, "it has lost its session")
+            saved = len(trainer.saved)
+            wait_until(lambda at=saved: len(trainer.saved) > at + 6, 60, "it saves again")
+            assert len(trainer.failed) - failed <= 1, (trainer.failed[failed:], victim.log())
+            told += trainer.failed[failed:]
+        trainer.ends = True
+        trainer.join()
+        assert all(error.errno in (errno.EIO, errno.ESTALE) for _, error in told), told
+        for number in trainer.saved[-3:]:
+            assert read(first.path(f"saved-{number % 3}")) == b"%08d" % number
+        return f"{len(told)} saves of {len(trainer.saved)} failed"
+
+
 CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for, a_removed_node_stays_away,
-         no_two_nodes_have_one_address, each_host_is_restarted_while_others_save)
+         no_two_nodes_have_one_address, one_lost_session_is_one_error,
+         each_host_is_restarted_while_others_save)
 SEED = seed_from_arguments()
 
 

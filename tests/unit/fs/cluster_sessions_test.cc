@@ -346,6 +346,21 @@ TEST_F(ClusterSessionsTest, ATruncationWhoseSessionWasLostHasFailed) {
   EXPECT_EQ(host(1).Cat("file"), "012");
 }
 
+// One lost session is one error for a program that then opens the file anew.
+TEST_F(ClusterSessionsTest, AnOpenThatEmptiesAndWhoseSessionWasLostTellsAllThatIsLost) {
+  MakeHosts(2);
+  host(0).Put("file", "0123456789");
+  ASSERT_TRUE(host(0).Sync().ok());
+  host(0).gate->before_commit = [&] { LoseSession(0); };
+  EXPECT_FALSE(host(0).Open("file", {.write = true, .truncate = true}).ok());
+  auto file = host(0).Open("file", {.write = true, .truncate = true});
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_TRUE(host(0).Write(*file, 0, "anew").ok());
+  EXPECT_TRUE(host(0).Fsync(*file).ok());
+  EXPECT_TRUE(host(0).CloseFile(*file).ok());
+  EXPECT_EQ(host(1).Cat("file"), "anew");
+}
+
 // As of a process that was paused while it held a lock, which another host has had since.
 TEST_F(ClusterSessionsTest, AFileThatWasOpenedUnderALostSessionIsNotTruncated) {
   MakeHosts(2);
