@@ -47,7 +47,7 @@ class KvEngine {
                       const std::function<bool(std::string_view key, std::string_view value)>& visit) = 0;
   // Applies all writes atomically, in order. Writes become durable in the order of the calls. With kSynced, this one
   // and all before it are durable on return. After a failed synced write the engine refuses writes (kFailed) until
-  // reopened, except after kNoSpace, from which it recovers once there is room.
+  // reopened, except after kNoSpace, from which it recovers once there is room, or descriptors.
   virtual Status Write(const std::vector<EngineWrite>& writes, WriteMode mode) = 0;
   virtual std::unique_ptr<EngineSnapshot> GetSnapshot() = 0;
   virtual DiskUse GetDiskUse() { return {}; }  // any thread; cheap

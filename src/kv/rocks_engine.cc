@@ -58,7 +58,7 @@ class Listener final : public rocksdb::EventListener {
   void OnFlushCompleted(rocksdb::DB* db, const rocksdb::FlushJobInfo& /*info*/) override { NoteTables(*db); }
   void OnCompactionCompleted(rocksdb::DB* db, const rocksdb::CompactionJobInfo& /*info*/) override { NoteTables(*db); }
   void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status* error) override {
-    if (ToError(*error, path_).code == ErrorCode::kNoSpace) background_.found_no_room.store(true);
+    if (ToWriteError(*error, path_).code == ErrorCode::kNoSpace) background_.found_no_room.store(true);
   }
   // RocksDB would poll for space from a thread of its own.
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status /*error*/,
@@ -77,9 +77,9 @@ class Listener final : public rocksdb::EventListener {
   Background& background_;
 };
 
-// After a full disk the database is closed and opened again before the next write: RocksDB 7.8's Resume leaves a log
-// writer in place that refuses every later write. Opening keeps all writes, synced or not, because they are in the log
-// files; the sequence number is compared to be sure.
+// After a full disk, or a lack of descriptors, the database is closed and opened again before the next write:
+// RocksDB 7.8's Resume leaves a log writer in place that refuses every later write. Opening keeps all writes, synced or
+// not, because they are in the log files; the sequence number is compared to be sure.
 class RocksEngine final : public KvEngine {
  public:
   explicit RocksEngine(std::string path, rocksdb::Options options)
@@ -134,7 +134,8 @@ class RocksEngine final : public KvEngine {
   Clock::time_point flushed_at_ GUARDED_BY(tidy_mutex_){};
   Mutex reopen_mutex_;  // taken before db_mutex_ and failure_mutex_
   Mutex db_mutex_;
-  std::shared_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);
+  std::shared_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);  // null: it could not be opened again
+  uint64_t sequence_before_ GUARDED_BY(db_mutex_) = 0;     // of the database that was closed to be opened again
   Mutex failure_mutex_;
   Error failure_ GUARDED_BY(failure_mutex_){};
 };
@@ -296,21 +297,26 @@ Status RocksEngine::Reopen() {
   if (has_failed_.load()) return Failure();
   if (!HasRoomToRecover(path_, options_.write_buffer_size)) return NoSpaceError();
   MutexLock lock(db_mutex_);
-  std::shared_ptr<rocksdb::DB> old = TakeUnusedDb();
-  if (old == nullptr) return NoSpaceError();
-  const uint64_t sequence = old->GetLatestSequenceNumber();
-  old.reset();
+  if (db_ != nullptr) {
+    const std::shared_ptr<rocksdb::DB> old = TakeUnusedDb();
+    if (old == nullptr) return NoSpaceError();
+    sequence_before_ = old->GetLatestSequenceNumber();
+  }
   background_.found_no_room.store(false);
   Result<std::shared_ptr<rocksdb::DB>> opened = OpenDb();
   if (!opened.ok()) {
+    const Error& why = opened.error();
+    const bool lacks_descriptors = LacksDescriptors(why.message);
     // The room is gone again. Opened for reading, the data can at least be read.
     Result<std::unique_ptr<rocksdb::DB>> unchanged = OpenUnchanged(options_, path_);
-    if (!unchanged.ok()) return Fail(unchanged.error());
-    db_ = std::move(*unchanged);
-    return opened.error().code == ErrorCode::kNoSpace ? opened.error() : Fail(opened.error());
+    if (unchanged.ok()) db_ = std::move(*unchanged);
+    // Without descriptors that may fail as well. Then nothing can be read until the next try.
+    if (!unchanged.ok() && !LacksDescriptors(unchanged.error().message)) return Fail(unchanged.error());
+    if (lacks_descriptors) return MakeError(ErrorCode::kNoSpace, why.message);
+    return why.code == ErrorCode::kNoSpace ? why : Fail(why);
   }
   db_ = std::move(*opened);
-  if (db_->GetLatestSequenceNumber() < sequence) {
+  if (db_->GetLatestSequenceNumber() < sequence_before_) {
     return Fail(MakeError(ErrorCode::kIo, "the database in " + path_ + " lost writes when the disk was full"));
   }
   listener_->NoteTables(*db_);

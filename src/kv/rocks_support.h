@@ -19,8 +19,11 @@ namespace cairnfs::kv {
 // on.
 Error ToError(const rocksdb::Status& status, const std::string& path);
 
-// As ToError, for a write. kNoSpace only where the write certainly did not run; kIo for a sync of the log that found no
-// space.
+// Whether the error is that no descriptor was left: it passes, as a full disk does.
+bool LacksDescriptors(const std::string& words);
+
+// As ToError, for a write, and for what RocksDB's own threads write. kNoSpace only where the write certainly did not
+// run, also where no descriptor was left; kIo for a sync of the log that found no space.
 Error ToWriteError(const rocksdb::Status& status, const std::string& path);
 
 rocksdb::Options MakeRocksOptions(const RocksOptions& options);

@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "../../support/few_descriptors.h"
 #include "base/log.h"
 #include "io/file.h"
 #include "scratch.h"
@@ -259,25 +259,6 @@ TEST(OpenDisk, AsksForNoWarningOnAnOrdinaryDisk) {
   if (!(*file)->direct()) GTEST_SKIP() << "/var/tmp takes no O_DIRECT here";
   EXPECT_EQ(log.text(), "");
 }
-
-// While it lives, this process may open only so many more files.
-class FewDescriptors {
- public:
-  explicit FewDescriptors(unsigned left) {
-    const int lowest_free = dup(0);
-    EXPECT_GE(lowest_free, 0);
-    close(lowest_free);
-    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    rlimit tight = before_;
-    tight.rlim_cur = static_cast<rlim_t>(lowest_free) + left;
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
-  }
-  ~FewDescriptors() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
-  FewDescriptors(const FewDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 // One descriptor is left, and the directory takes it: the ring gets none.
 TEST(OpenDisk, FallsBackToThreadsWhereIoUringIsRefused) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "../../support/few_descriptors.h"
 #include "base/clock.h"
 #include "kv/rocks_support.h"
 #include "support.h"
@@ -286,6 +287,43 @@ TEST_F(NoSpace, TheRoomGoesWhileItIsOpened) {
   EXPECT_GT(failed, 0);
   Open();
   EXPECT_TRUE(Must(engine_->Get("a")).has_value());
+}
+
+// RocksDB takes it for a failure that only a new opening ends.
+TEST_F(NoSpace, ALackOfDescriptorsPasses) {
+  Open();
+  constexpr const char* kWords = "Too many open files";
+  int count = 0;  // of what was written
+  const auto write_until_refused = [&] {
+    for (int tries = 0; tries < 600; ++tries) {
+      const Status status = Write("key" + std::to_string(count), 4000);
+      if (!status.ok()) return status.error().message;
+      ++count;
+    }
+    return std::string();
+  };
+  for (unsigned left : {0, 1, 3}) {
+    {
+      FewDescriptors few(left);
+      write_until_refused();
+    }
+    ASSERT_TRUE(Write("again").ok()) << left;
+  }
+  {
+    // It is closed, and cannot be opened again.
+    DescriptorLimit none(4);
+    EXPECT_NE(write_until_refused().find(kWords), std::string::npos);
+    EXPECT_NE(write_until_refused().find(kWords), std::string::npos);
+    EXPECT_EQ(Write("refused").error().code, ErrorCode::kNoSpace);
+    EXPECT_FALSE(engine_->Get("again").ok());
+  }
+  ASSERT_TRUE(Write("at last").ok());
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(Must(engine_->Get("at last")).has_value());
+    for (int i = 0; i < count; ++i) EXPECT_TRUE(Must(engine_->Get("key" + std::to_string(i))).has_value()) << i;
+    engine_.reset();
+    Open();
+  }
 }
 
 TEST_F(NoSpace, ClosingOnAFullDisk) {
