@@ -448,6 +448,8 @@ def an_open_file_of_a_lost_session_locks_nothing(cluster):
     with opened([cluster.hosts[0].mount_point], "cut", os.O_RDWR) as (other,), \
             processes([host.mount_point for host in cluster.hosts], 0, 2, 2, 2) as (a, flocked, ranged, idle):
         cut = os.open(f"{victim.mount_point}/cut", os.O_RDWR)
+        locking, reading = (os.open(f"{victim.mount_point}/cut", os.O_RDONLY) for _ in range(2))
+        fcntl.flock(locking, SH)
         assert flocked.flock(EX) == "ok" and ranged.ofd("w", 0, 9) == "ok"
         victim.pause()
         try:
@@ -469,6 +471,11 @@ def an_open_file_of_a_lost_session_locks_nothing(cluster):
         for call in (lambda: os.ftruncate(cut, 0), lambda: os.ftruncate(cut, 0), lambda: os.close(cut)):
             expect_errno((errno.EIO, errno.ESTALE), call)
         assert os.pread(other, 100, 0) == b"of the next holder"
+        # Whoever reads under a lock is told; whoever only reads has what was committed.
+        expect_errno((errno.EIO,), lambda: os.pread(locking, 100, 0))
+        assert os.pread(reading, 100, 0) == b"of the next holder"
+        os.close(locking)
+        os.close(reading)
         assert flocked.flock(UN) == "ok" and ranged.ofd("u", 0, 9) == "ok"
         for process in (flocked, ranged, idle):
             process.call("close", "f")
