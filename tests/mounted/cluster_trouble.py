@@ -234,8 +234,6 @@ def each_host_is_restarted_while_others_save(store):
         return f"{len(saved)} checkpoints"
 
 
-
-
 class Trainer(threading.Thread):
     """Saves one small file after the other, over files that are there, and opens anew after an error."""
 
@@ -284,8 +282,7 @@ def one_lost_session_is_one_error(store):
 
 
 CASES = (removals_need_no_copies, a_stop_says_what_it_waits_for, a_removed_node_stays_away,
-         no_two_nodes_have_one_address, one_lost_session_is_one_error,
-         each_host_is_restarted_while_others_save)
+         no_two_nodes_have_one_address, one_lost_session_is_one_error, each_host_is_restarted_while_others_save)
 SEED = seed_from_arguments()
 
 
