@@ -25,6 +25,11 @@ Result<FileIdentity> IdentityOf(int descriptor, const std::string& what) {
                       TimeOf(found.stx_mtime), TimeOf(found.stx_ctime)};
 }
 
+Clock::duration TimeBetween(const Timestamp& from, const Timestamp& to) {
+  return std::chrono::seconds(to.seconds - from.seconds) +
+         std::chrono::nanoseconds(int64_t{to.nanoseconds} - int64_t{from.nanoseconds});
+}
+
 Clock::duration FileClockTick() {
   timespec tick{};
   if (clock_getres(CLOCK_REALTIME_COARSE, &tick) != 0 || tick.tv_sec != 0) return kLongestTick;

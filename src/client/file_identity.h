@@ -21,6 +21,8 @@ struct FileIdentity {
 // Asks the file system, not a cache of attributes. `what` begins the message.
 Result<FileIdentity> IdentityOf(int descriptor, const std::string& what);
 
+Clock::duration TimeBetween(const Timestamp& from, const Timestamp& to);  // negative where `to` is earlier
+
 // Linux has no longer one.
 inline constexpr Clock::duration kLongestTick = std::chrono::milliseconds(10);
 // How often this host's kernel moves the time that it gives to files.
