@@ -92,7 +92,7 @@ std::string CollectionText(const control::ClusterReply& reply) {
 std::string NamesText(const control::NamesHosts& names) {
   const std::string primary =
       names.primary().empty() ? "served by none that answers" : "served by " + Printable(names.primary());
-  if (names.standby().empty()) return primary + ", which has no standby";
+  if (names.standby().empty()) return primary + (names.primary().empty() ? "" : ", which has no standby");
   const std::string standby = Printable(names.standby()), witness = ", witness " + Printable(names.witness());
   if (names.state() == "whole") return fmt::format("{}, standby {} has all of them{}", primary, standby, witness);
   if (names.state() == "copying") return fmt::format("{}, being copied to standby {}{}", primary, standby, witness);

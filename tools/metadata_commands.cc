@@ -19,6 +19,7 @@
 #include "daemon/directory_lock.h"
 #include "daemon/exit_codes.h"
 #include "daemon/names_dump.h"
+#include "daemon/promotion.h"
 #include "daemon/size_text.h"
 #include "output.h"
 #include "progress.h"
@@ -177,6 +178,26 @@ std::string TextOf(const meta::DumpSummary& dump) {
                      UtcText(dump.head.taken), dump.head.program, dump.entries, daemon::FormatSize(dump.bytes));
 }
 
+// By the daemon, where one runs; else in the data directory itself.
+Result<control::PromoteReply> Promote(const MetadataCommand& command) {
+  CAIRNFS_ASSIGN_OR_RETURN(const Location location, Locate(command.target));
+  if (daemon::IsInUse(location.data)) {
+    CAIRNFS_ASSIGN_OR_RETURN(control::Client client, Connect(location));
+    control::PromoteRequest request;
+    request.set_lose(command.lose);
+    return client.Promote(request);
+  }
+  daemon::Config config;
+  config.data = location.data;
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion, daemon::PromoteOffline(config, command.lose));
+  control::PromoteReply reply;
+  reply.set_was_whole(promotion.was_whole);
+  reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
+  reply.set_own_revision(promotion.own_revision);
+  reply.set_known_revision(promotion.known_revision);
+  return reply;
+}
+
 void PrintDump(const Dumped& dump, bool json) {
   const bool is_held = dump.hold.id() != 0;
   if (!json) return Print(TextOf(dump.summary) + (is_held ? "held as " + TextOf(dump.hold) : ""));
@@ -245,11 +266,7 @@ int RunMetadataStandby(const MetadataCommand& command) {
 }
 
 int RunMetadataPromote(const MetadataCommand& command) {
-  auto located = LocateDaemon(command.target);
-  if (!located.ok()) return Fail(located.error());
-  control::PromoteRequest request;
-  request.set_lose(command.lose);
-  auto promoted = located->client.Promote(request);
+  const auto promoted = Promote(command);
   if (!promoted.ok()) return Fail(promoted.error());
   if (command.json) {
     nlohmann::ordered_json json = {{"promoted", true},

@@ -333,7 +333,7 @@ Status HostedStore::WriteBatch(const HostedBatch& work) {
   const Status written = engine_.Write(writes, WriteMode::kSynced);
   if (written.ok()) return {};
   must_reload_ = true;
-  if (log_ != nullptr) log_->WriteFailed();
+  if (log_ != nullptr) CAIRNFS_RETURN_IF_ERROR(log_->WriteFailed());
   return ErrorOfWrite(written.error());
 }
 

@@ -39,7 +39,7 @@ Result<Openings> Openings::Begin(KvEngine& engine, uint64_t revision, StoreLog* 
       {before, revision}, {result.current(), revision}, {EngineWrite{std::string(kOpeningsKey), encoder.Take()}}};
   if (log != nullptr) CAIRNFS_RETURN_IF_ERROR(log->BeforeWrite(entry));
   const Status written = engine.Write(entry.writes, WriteMode::kSynced);
-  if (!written.ok() && log != nullptr) log->WriteFailed();
+  if (!written.ok() && log != nullptr) CAIRNFS_RETURN_IF_ERROR(log->WriteFailed());
   CAIRNFS_RETURN_IF_ERROR(written);
   return result;
 }

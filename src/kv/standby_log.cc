@@ -23,6 +23,7 @@ constexpr size_t kAppendBytes = 4 << 20;
 constexpr milliseconds kProposalWait{5'000};
 constexpr milliseconds kShipPause{200};  // before the same batch is tried again
 constexpr int kLeaseMarginDivisor = 20;
+constexpr const char* kHasOthers = "it has other names than this host";
 
 Error Stopping() { return MakeError(ErrorCode::kUnavailable, "this host is stopping"); }
 
@@ -140,16 +141,18 @@ Status StandbyLog::Ship(const LogEntry& entry) {
   if (standby_before_ship.PassOrSkip()) return {};
   const Context until_stop(stop_.get_token());
   while (true) {
-    const Result<Position> position = Append(until_stop.WithTimeout(parts_.append_wait), {entry});
-    standby_after_ship.Pass();
-    if (position.ok() && *position == entry.after) {
-      ForgetAll();
-      return {};
+    std::string why = kHasOthers;
+    if (!must_copy_) {
+      const Result<Position> position = Append(until_stop.WithTimeout(parts_.append_wait), {entry});
+      standby_after_ship.Pass();
+      if (position.ok() && *position == entry.after) {
+        ForgetAll();
+        return {};
+      }
+      if (position.ok()) must_copy_ = true;
+      if (!position.ok()) why = position.error().message;
     }
-    const std::string why = position.ok() ? "it has other names than this host" : position.error().message;
-    if (position.ok()) must_copy_ = true;
-    const Status detached = Detach(until_stop, why);
-    if (detached.ok()) {
+    if (Detach(until_stop, why).ok()) {
       Remember(entry);
       return {};
     }
@@ -195,10 +198,13 @@ void StandbyLog::ForgetAll() {
   log_bytes_ = 0;
 }
 
-void StandbyLog::WriteFailed() {
+// The standby may have the batch, and the next one makes the same revision.
+Status StandbyLog::WriteFailed() {
   MutexLock lock(ship_mutex_);
   ForgetAll();
   must_copy_ = true;
+  if (mode_ != Mode::kShipping) return {};
+  return Detach(Context(stop_.get_token()), kHasOthers);
 }
 
 // --- Catching up. ---
@@ -289,6 +295,7 @@ Status StandbyLog::Attach(const Context& context) {
   };
   MutexLock lock(ship_mutex_);  // so that no batch detaches it meanwhile
   if (mode_ != Mode::kShipping) return {};
+  if (must_copy_) return Detach(context, kHasOthers);
   const auto changed = Change(context.WithTimeout(kProposalWait), attach);
   if (!changed.ok()) return changed.error();
   spdlog::info("the standby of the names has all of them");

@@ -31,7 +31,7 @@ class StandbyLog final : public StoreLog {
   explicit StandbyLog(Parts parts) : parts_(std::move(parts)) {}
 
   Status BeforeWrite(const LogEntry& entry) override;
-  void WriteFailed() override;
+  Status WriteFailed() override;
   Status MayAnswer() const override;
 
   // This host is the primary by what was chosen, from now on or still. The first time before the store is opened.

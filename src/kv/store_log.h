@@ -29,8 +29,8 @@ class StoreLog {
   // Called before a batch is written to the engine, and so before anybody can read it. On return whoever is to have the
   // batch has it. An error: it must not be written. Waits while it is not known which of both it is to be.
   virtual Status BeforeWrite(const LogEntry& entry) = 0;
-  // The write after the last BeforeWrite failed.
-  virtual void WriteFailed() = 0;
+  // The write after the last BeforeWrite failed. An error: a second host has the batch, and may come to serve it.
+  virtual Status WriteFailed() = 0;
   // Whether this host's store is the one, at this moment. kUnavailable: it may not be.
   virtual Status MayAnswer() const = 0;
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A standby for the host that serves the names: three hosts, saves that go on, and the loss of the one that serves.
-Options: --seed N; --rounds N: so many losses (1); --all: all cases, where the seed chooses one beside the losses; names of cases run these alone.
+Options: --seed N; --rounds N: so many losses (1); --all: all cases, where the seed chooses one beside the losses; names
+of cases run these alone.
 """
 
 import hashlib
@@ -11,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Scratch, program, run_cases, seed_from_arguments
@@ -95,11 +95,12 @@ def check_all(hosts, saved):
 
 
 def lose_primary(cluster, primary, standby, seed):
-    """Saves on the two others while the one is killed, and its names are gone; the promotion, what was acknowledged, and
-    the saves that failed."""
+    """Saves on the two others while the one is killed, and its names are gone; the promotion, what was acknowledged,
+    and the saves that failed."""
     others = [host for host in cluster.hosts if host is not primary]
     savers = [Saver(host, seed + host.number) for host in others]
-    time.sleep(random.Random(seed).uniform(0.3, 1.2))  # a place in the saves, which are all alike
+    wanted = random.Random(seed).randrange(1, 12)
+    wait_until(lambda: sum(len(saver.saved) for saver in savers) >= wanted, 60, f"{wanted} saves", every=0.003)
     primary.kill()
     shutil.rmtree(os.path.join(primary.data, "shared"))
     promotion = cluster.promote(standby)
@@ -206,6 +207,68 @@ def a_planted_loss_is_found(world):
     world.follow_old()
 
 
+def await_death(host):
+    wait_until(lambda: not host.is_alive(), 60, f"{host.name} dies at its failpoint")
+    host.kill()
+
+
+def a_kill_at_each_step_loses_nothing(world):
+    """The primary dies as it has sent a batch, has detached its standby, takes it back; the standby in a promotion."""
+    primary, standby, witness = world.primary, world.standby, world.witness
+
+    def saved(name, died):
+        done = []
+        thread = threading.Thread(target=lambda: done.append(write(witness.path(name), name.encode())), daemon=True)
+        thread.start()
+        await_death(died)
+        return thread
+
+    def check(name):
+        assert read(witness.path(name)) == name.encode()
+
+    primary.umount()
+    primary.mount(CAIRNFS_FAILPOINTS="standby.after_ship=kill@40")
+    saver = Saver(witness, world.seed)
+    await_death(primary)
+    assert world.cluster.promote(standby)["was_whole"]
+    saver.stop()
+    assert not saver.failures and not check_all((standby, witness), saver.saved), saver.failures
+    primary.mount()
+    world.follow_old()
+    primary, standby = world.primary, world.standby
+
+    primary.umount()
+    primary.mount(CAIRNFS_FAILPOINTS="standby.detached=kill")
+    standby.kill()
+    thread = saved("detached", primary)
+    assert "standby" in refused(witness, "promote")
+    primary.mount(CAIRNFS_FAILPOINTS="standby.attaching=kill")
+    thread.join(60)
+    check("detached")
+    starting = standby.start(program("cairnfs"), "mount", "--config", standby.config)  # it may wait for the names
+    await_death(primary)
+    primary.mount()
+    assert starting.wait(120) == 0
+    standby.pid = standby.status()["pid"]
+    world.cluster.wait_for_names(primary, "whole", standby)
+    check("detached")
+
+    standby.umount()
+    standby.mount(CAIRNFS_FAILPOINTS="standby.promoted=kill")
+    world.cluster.wait_for_names(primary, "whole", standby)
+    write(witness.path("promoted"), b"promoted")
+    primary.kill()
+    refused(standby, "promote")
+    await_death(standby)
+    # No daemon could start while nobody serves: in the directory itself, and again.
+    for _ in range(2):
+        assert world.cluster.promote(standby)["was_whole"]
+    standby.mount()
+    check("promoted")
+    primary.mount()
+    world.follow_old()
+
+
 def main():
     seed = seed_from_arguments()
     rounds = 1
@@ -217,9 +280,11 @@ def main():
     def losses(world):
         return nothing_acknowledged_is_lost(world, rounds)
 
-    more = [one_that_is_cut_off_serves_nothing, one_that_lags_is_promoted_with_loss_alone, a_planted_loss_is_found]
-    is_named = any(not word.startswith("-") for word in sys.argv[1:])
-    chosen = more if "--all" in sys.argv or is_named else [more[seed % len(more)]]
+    sampled = [one_that_is_cut_off_serves_nothing, one_that_lags_is_promoted_with_loss_alone, a_planted_loss_is_found]
+    is_named = any(not word.startswith("-") and not word.isdigit() for word in sys.argv[1:])
+    chosen = [sampled[seed % len(sampled)]]
+    if is_named or "--all" in sys.argv:
+        chosen = [*sampled, a_kill_at_each_step_loses_nothing]
     with Scratch() as scratch, StandbyCluster(scratch, hosts=3, metadata="node", options=OPTIONS) as cluster:
         cluster.start()
         world = World(cluster, seed)

@@ -36,6 +36,20 @@ TEST(ClusterConfigTest, AcceptsGoodOnes) {
   EXPECT_EQ(MessageOf(serving), "no error");
 }
 
+TEST(ClusterConfigTest, OfOneOfThreeHostsWithTheNames) {
+  Config config = Good();
+  EXPECT_FALSE(MayHaveStandby(config));
+  config.metadata = "node:10.0.0.5:7402,10.0.0.6:7402,10.0.0.7:7402";
+  EXPECT_EQ(MessageOf(config), "no error");
+  EXPECT_TRUE(MayHaveStandby(config));
+  config.serve_metadata = "10.0.0.6:7402";
+  EXPECT_EQ(MessageOf(config), "no error");
+  config.serve_metadata = "10.0.0.8:7402";
+  EXPECT_TRUE(Mentions(MessageOf(config), "is none of the three hosts in metadata")) << MessageOf(config);
+  config.metadata = "node:10.0.0.5:7402,10.0.0.6:7402";
+  EXPECT_TRUE(Mentions(MessageOf(config), "names 2 hosts")) << MessageOf(config);
+}
+
 TEST(ClusterConfigTest, TrustsPrivateNetworksOnly) {
   Config config = Good();
   const std::vector<std::string> good = {"10.0.0.0/8",     "172.16.0.0/12", "192.168.7.0/24", "100.64.0.0/10",

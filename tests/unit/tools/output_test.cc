@@ -213,6 +213,32 @@ collection    none yet
 )");
 }
 
+TEST(ClusterText, OfAStandbyForTheNames) {
+  control::ClusterReply reply = TwoNodes();
+  control::NamesHosts& names = *reply.mutable_names();
+  auto line = [&] {
+    const std::string text = ClusterText(reply);
+    const size_t begin = text.find("names         ");
+    return begin == std::string::npos ? text : text.substr(begin + 14, text.find('\n', begin) - begin - 14);
+  };
+  names.set_state("none");
+  EXPECT_EQ(line(), "served by none that answers");
+  names.set_primary("one");
+  EXPECT_EQ(line(), "served by one, which has no standby");
+  names.set_standby("two");
+  names.set_witness("three");
+  names.set_state("copying");
+  EXPECT_EQ(line(), "served by one, being copied to standby two, witness three");
+  names.set_state("whole");
+  EXPECT_EQ(line(), "served by one, standby two has all of them, witness three");
+  names.set_state("detached");
+  names.set_detached_seconds_ago(30);
+  names.set_behind_revisions(7);
+  EXPECT_EQ(line(),
+            "served by one, standby two is behind since 30 s ago, by 7 revisions as far as known, witness three");
+  EXPECT_EQ(json::parse(ClusterJson(reply)).at("names").at("behind_revisions"), 7);
+}
+
 TEST(ClusterText, OfANodeThatIsDrained) {
   control::ClusterReply reply = TwoNodes();
   control::Node& one = *reply.mutable_nodes(0);
