@@ -215,7 +215,7 @@ TEST_F(ClusterPublishTest, NothingIsLostWhereAnotherHostIsQuickerAllTheTime) {
 
 // What is written while the round runs, behind a gap that is not stored yet: the record has it, and ends before it.
 TEST_F(ClusterPublishTest, WhatLiesPastTheEndOfARecordOutlivesAnotherHostsPublish) {
-  constexpr uint64_t kEnd = 300'000, kGap = 100, kElsewhere = 2 * kMiB;
+  constexpr uint64_t kEnd = 300'000, kGap = 3 * kPageBytes, kElsewhere = 2 * kMiB;  // no gap that is filled
   options_.worker_threads = 2;
   MakeHosts(2);
   auto file = host(0).Create("file");
