@@ -83,7 +83,7 @@ struct Content {
 
   bool drop_runs = false;  // under memory pressure: runs that are stored give their buffers back
   // Small holes in which the overlay has zeros, of a file that other hosts may write to: what they write there counts,
-  // so no zero is this host's own.
+  // so no zero is this host's own. Those that the overlay has dropped may still be here.
   RangeSet filled_holes{SIZE_MAX};
   Clock::time_point written_at;  // when bytes were last laid into `overlay`
 

@@ -14,6 +14,7 @@
 
 #include "chunking/chunker.h"
 #include "chunking/digest.h"
+#include "fs/range_set.h"
 #include "io/buffer_pool.h"
 
 namespace cairnfs::fs {
@@ -23,9 +24,10 @@ struct FlyingChunk {
   uint64_t id = 0;      // increasing per inode: the order in which results are applied
   uint64_t offset = 0;  // in the file, of the chunk's first byte
   uint64_t size = 0;
-  chunking::Owner owner;       // of the file when it was carved
-  uint64_t stored_before = 0;  // so many of its first bytes lie in an earlier provisional chunk
-  bool provisional = false;    // the tail of a run that may still grow: the run keeps its bytes
+  chunking::Owner owner;            // of the file when it was carved
+  uint64_t stored_before = 0;       // so many of its first bytes lie in an earlier provisional chunk
+  bool provisional = false;         // the tail of a run that may still grow: the run keeps its bytes
+  RangeSet filled_holes{SIZE_MAX};  // of the file: its bytes there are zeros of a small hole, not this host's own
   // Others may have written over what was stored before: applied without it. Guarded by the inode's lock.
   bool skips_stored = false;
   std::vector<io::Slice> slices;

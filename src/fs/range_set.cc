@@ -43,6 +43,12 @@ bool RangeSet::Touches(uint64_t begin, uint64_t end) const {
   return begin < end && it != ends_.begin() && std::prev(it)->second > begin;
 }
 
+void RangeSet::ForEachPart(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& visit) const {
+  auto it = ends_.upper_bound(begin);
+  if (it != ends_.begin() && std::prev(it)->second > begin) --it;
+  for (; it != ends_.end() && it->first < end; ++it) visit(std::max(begin, it->first), std::min(end, it->second));
+}
+
 void RangeSet::ForEachGap(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& visit) const {
   auto it = ends_.upper_bound(begin);
   if (it != ends_.begin() && std::prev(it)->second > begin) --it;

@@ -20,6 +20,9 @@ class RangeSet {
   // Visits the parts of [begin, end) that are not in the set, in order.
   void ForEachGap(uint64_t begin, uint64_t end,
                   const std::function<void(uint64_t gap_begin, uint64_t gap_end)>& visit) const;
+  // Visits the parts of [begin, end) that are in the set, in order.
+  void ForEachPart(uint64_t begin, uint64_t end,
+                   const std::function<void(uint64_t part_begin, uint64_t part_end)>& visit) const;
   // Visits the ranges in order.
   void ForEach(const std::function<void(uint64_t begin, uint64_t end)>& visit) const {
     for (const auto& [begin, end] : ends_) visit(begin, end);

@@ -278,6 +278,10 @@ void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, 
   chunk->owner = inode->content->owner;
   const std::optional<uint32_t> writer = inode->content->writer;
   if (chunk->owner.number == 0 || chunk->owner.number == writer) chunk->writer = writer;
+  inode->content->filled_holes.ForEachPart(
+      chunk->offset, chunk->offset + chunk->size, [&](uint64_t begin, uint64_t end) {
+        chunk->filled_holes.Add(begin, end);  // as of now: what is written there later is in a later chunk
+      });
   inode->content->flying.emplace(chunk->id, chunk);
   // What a small chunk costs beside its bytes counts too.
   const uint64_t size = std::max<uint64_t>(chunk->size, kPageBytes);
@@ -377,7 +381,7 @@ static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const std::
   RangeSet ranges(SIZE_MAX);
   if (content.publish->is_shared()) {
     ranges = NewRanges(content, chunk);
-    ranges.Remove(content.filled_holes);
+    ranges.Remove(chunk.filled_holes);
     content.publish->NoteRanges(ranges);
   }
   if (!chunk.skips_stored) ranges.Add(chunk.offset, chunk.offset + chunk.size);
@@ -395,6 +399,15 @@ static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const std::
     });
   }
   return laid;
+}
+
+// Of a chunk whose bytes have left the overlay: but for those that were filled again.
+static void ForgetFilledHoles(Content& content, const FlyingChunk& chunk) {
+  chunk.filled_holes.ForEach([&](uint64_t begin, uint64_t end) {
+    content.overlay.Visit(
+        begin, end - begin, [](uint64_t, const io::Slice&) {},
+        [&](uint64_t gap, uint64_t length) { content.filled_holes.Remove(gap, gap + length); });
+  });
 }
 
 // `loaded`: whether the extents below are.
@@ -419,6 +432,7 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
   }
   if (!chunk.provisional) {
     content.overlay.DropViews(chunk);
+    ForgetFilledHoles(content, chunk);
     local_.ReleaseReservation(chunk.size);
   }
 }
