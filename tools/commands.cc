@@ -332,15 +332,18 @@ int RunGc(const GcCommand& command) {
   auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());
   ProgressLine line(!json);
-  std::string phase;
-  Clock::time_point phase_began;
+  control::GcProgress first;  // of the phase
+  Clock::time_point first_at;
   control::GcRequest request;
   request.set_after_restore(command.after_restore);
   auto result = located->client.Gc(request, [&](const control::GcProgress& progress) {
     if (json || !progress.running()) return;
-    const bool is_new = std::exchange(phase, progress.phase()) != progress.phase();
-    if (is_new) phase_began = Clock::Now();
-    const std::string text = GcLine(progress, Clock::Now() - phase_began);
+    const bool is_new = first.phase() != progress.phase();
+    if (is_new) {
+      first = progress;
+      first_at = Clock::Now();
+    }
+    const std::string text = GcLine(progress, first, Clock::Now() - first_at);
     line.Show(text);
     if (!line.is_shown() && is_new) fmt::print(stderr, "cairnfs: {}\n", text);  // in a file, one line for each phase
   });

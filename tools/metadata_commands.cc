@@ -191,6 +191,7 @@ Result<control::PromoteReply> Promote(const MetadataCommand& command) {
   config.data = location.data;
   CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion, daemon::PromoteOffline(config, command.lose));
   control::PromoteReply reply;
+  reply.set_was_primary(promotion.was_primary);
   reply.set_was_whole(promotion.was_whole);
   reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
   reply.set_own_revision(promotion.own_revision);
@@ -270,11 +271,16 @@ int RunMetadataPromote(const MetadataCommand& command) {
   if (!promoted.ok()) return Fail(promoted.error());
   if (command.json) {
     nlohmann::ordered_json json = {{"promoted", true},
+                                   {"was_primary", promoted->was_primary()},
                                    {"was_whole", promoted->was_whole()},
                                    {"detached_seconds", promoted->detached_seconds()},
                                    {"own_revision", promoted->own_revision()},
                                    {"known_revision", promoted->known_revision()}};
     Print(json.dump() + "\n");
+    return daemon::kExitDone;
+  }
+  if (promoted->was_primary()) {
+    Print("this host serves the names already; cairnfs cluster status says who follows it\n");
     return daemon::kExitDone;
   }
   if (promoted->was_whole()) {

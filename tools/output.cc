@@ -154,16 +154,18 @@ std::string StatusJson(const control::StatusReply& status) {
   return JsonText(json);
 }
 
-std::string GcLine(const control::GcProgress& progress, Clock::duration elapsed) {
-  const uint64_t marked = progress.inodes_marked(), inodes = std::max(progress.inodes_total(), marked);
+std::string GcLine(const control::GcProgress& progress, const control::GcProgress& first, Clock::duration elapsed) {
   if (progress.phase() == "mark") {
-    return fmt::format("mark: {} of {} inodes{}; then the sweep", marked, inodes, LeftText(marked, inodes, elapsed));
+    const uint64_t marked = progress.inodes_marked(), before = first.inodes_marked();
+    if (progress.inodes_total() <= marked) return fmt::format("mark: {} inodes; the sweep follows", marked);
+    return fmt::format("mark: {} of about {} inodes{}; the sweep follows", marked, progress.inodes_total(),
+                       LeftText(marked - before, progress.inodes_total() - before, elapsed));
   }
   if (progress.phase() == "sweep") {
-    const uint64_t seen = progress.chunks_seen(), chunks = progress.chunks_total();
+    const uint64_t seen = progress.chunks_seen(), chunks = progress.chunks_total(), before = first.chunks_seen();
     return fmt::format("sweep: {} of {} chunks{}; {} freed ({}), {} moved", seen, chunks,
-                       LeftText(seen, chunks, elapsed), progress.chunks_freed(), FormatSize(progress.bytes_freed()),
-                       FormatSize(progress.bytes_moved()));
+                       LeftText(seen - before, chunks - std::min(before, chunks), elapsed), progress.chunks_freed(),
+                       FormatSize(progress.bytes_freed()), FormatSize(progress.bytes_moved()));
   }
   return progress.phase();
 }

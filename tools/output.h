@@ -12,8 +12,8 @@ namespace cairnfs::tools {
 void Print(const std::string& text);  // to stdout, at once
 std::string StatusText(const control::StatusReply& status);
 std::string StatusJson(const control::StatusReply& status);
-// One line of progress. `elapsed`: since the phase began.
-std::string GcLine(const control::GcProgress& progress, Clock::duration elapsed);
+// One line of progress. `first`: what was told first of the phase, so long ago.
+std::string GcLine(const control::GcProgress& progress, const control::GcProgress& first, Clock::duration elapsed);
 std::string GcText(const control::GcProgress& progress);  // the end of it
 std::string GcJson(const control::GcProgress& progress);
 // `last_end`: what the directory's LOCK tells of its last end, empty after a clean one; nullopt beside a daemon.

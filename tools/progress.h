@@ -26,7 +26,7 @@ class ProgressLine {
   bool has_text_ = false;
 };
 
-// ", about 3 min left" for what has come so far in that time; empty where too little is done to tell, or all of it.
+// ", about 3 min left" for what was done in that time; empty where too little is done to tell, or all of it.
 std::string LeftText(uint64_t done, uint64_t total, Clock::duration elapsed);
 
 // How far something has come, and how long the rest will take at the rate so far: "1.0 GiB of 4.0 GiB (25 %), about 3

@@ -57,7 +57,7 @@ Status OutputFile::CheckName() const {
   if (fstatat(directory_, name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) return {};  // the rename says what is wrong
   if (S_ISDIR(found.st_mode)) return FileError(EISDIR, path_);
   if (S_ISREG(found.st_mode) || S_ISLNK(found.st_mode)) return {};
-  return MakeError(ErrorCode::kIo, path_ + ": is there, and is no regular file");
+  return MakeError(ErrorCode::kIo, path_ + " is no regular file: a save replaces only files and links");
 }
 
 OutputFile::~OutputFile() {

@@ -92,6 +92,11 @@ Status ClusterStore::OpenOwn(const DataDirectory& directory, const Config& confi
   }
   CAIRNFS_RETURN_IF_ERROR(OpenEngine(directory, config));
   if (serve == Serve::kYes) CAIRNFS_RETURN_IF_ERROR(CheckIsAlone(*engine_, directory.uuid()));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto copying, engine_->Get(kv::kCopyingKey));
+  if (copying) {
+    return MakeError(ErrorCode::kCorrupt,
+                     path + " has a part of the names only: they were being copied to this standby");
+  }
   kv::HostedStoreOptions hosting;
   hosting.keeps_room = serve == Serve::kYes;
   auto hosted = kv::HostedStore::Open(*engine_, hosting);
@@ -117,9 +122,34 @@ Status ClusterStore::OpenEngine(const DataDirectory& directory, const Config& co
   return {};
 }
 
+// A vote that was given, and lost with the disk, must not be given again while it counts; nor may names that were put
+// here be served beside those of another host. The hosts that answer know.
+Status ClusterStore::CheckVote(const DataDirectory& directory) const {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto vote, engine_->Get(kv::LocalVoter::kKey));
+  if (vote) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::Position position, kv::ReadPosition(*engine_));
+  for (const kv::NamesHost::Description& host : DescribeHosts({})) {
+    const std::optional<kv::Register>& known = host.vote.value;
+    if (!known || !known->HasVoter(directory.uuid())) continue;
+    if (!known->IsAlone()) {
+      return MakeError(ErrorCode::kCorrupt,
+                       fmt::format("this host is one of the three that keep the names, and {} with its vote was lost: "
+                                   "call cairnfs metadata standby --none on the host that serves the names, or cairnfs "
+                                   "metadata promote on the standby, and then mount this one",
+                                   directory.shared_path()));
+    }
+    if (known->Primary().node != directory.uuid() && position != kv::Position()) {
+      return MakeError(ErrorCode::kCorrupt, fmt::format("node {} serves the names of this cluster: remove {}",
+                                                        known->Primary().node, directory.shared_path()));
+    }
+  }
+  return {};
+}
+
 Status ClusterStore::OpenNamesHost(const DataDirectory& directory, const Config& config,
                                    const admission::Credentials* credentials) {
   CAIRNFS_RETURN_IF_ERROR(OpenEngine(directory, config));
+  CAIRNFS_RETURN_IF_ERROR(CheckVote(directory));
   kv::NamesHost::Options options;
   options.self = {directory.uuid(), config.serve_metadata};
   options.has_names_at_first = config.serve_metadata == hosts_.front();

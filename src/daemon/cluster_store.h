@@ -61,6 +61,7 @@ class ClusterStore {
   Status OpenOwn(const DataDirectory& directory, const Config& config, Serve serve,
                  const admission::Credentials* credentials);
   Status OpenEngine(const DataDirectory& directory, const Config& config);
+  Status CheckVote(const DataDirectory& directory) const;
   Status OpenNamesHost(const DataDirectory& directory, const Config& config, const admission::Credentials* credentials);
   kvnet::KvServer::Guard GuardOf(const Config& config, const admission::Credentials* credentials) const;
   kv::NamesHost::Options::Remote Reach(const kv::Member& member);

@@ -72,6 +72,9 @@ Result<control::NodeReply> NamesOperations::SetStandby(const Context& context,
   }
   const auto witness = std::ranges::find_if(
       hosts, [&](const auto& one) { return &one != standby && one.self.node != at_.membership.self().ToHex(); });
+  if (witness == hosts.end() || witness->self.node == standby->self.node) {
+    return InvalidArgument("two of the addresses in metadata are of one host: three hosts are needed");
+  }
   CAIRNFS_RETURN_IF_ERROR(host->SetStandby(limited, standby->self, witness->self));
   return ReplyOf(node.id, node.name);
 }
@@ -82,6 +85,7 @@ Result<control::PromoteReply> NamesOperations::Promote(const Context& context,
   CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion,
                            host->Promote(context.WithTimeout(kStandbyWait), request.lose()));
   control::PromoteReply reply;
+  reply.set_was_primary(promotion.was_primary);
   reply.set_was_whole(promotion.was_whole);
   reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
   reply.set_own_revision(promotion.own_revision);

@@ -70,7 +70,7 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   fuse_req_interrupt_func(request, &CancelWaiting, waiting.get());
   const auto ticket =
       locks.Lock(lock, [request, &filesystem, lock, waiting](const Result<ClusterLocks::Outcome>& outcome) {
-        // Waits for an CancelWaiting that runs, and none is called after it. So `waiting` may go.
+        // Waits for a CancelWaiting that runs, and none is called after it. So `waiting` may go.
         fuse_req_interrupt_func(request, nullptr, nullptr);
         ReplyLock(request, filesystem, lock, outcome);
       });

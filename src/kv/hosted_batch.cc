@@ -96,7 +96,7 @@ Result<SlottedAnswer> HostedBatch::Commit(const Transaction& transaction, const 
   answer = SlottedAnswer{.committed = true, .revision = revision_};
   if (transaction.writes.empty() && slot == nullptr) return answer;
 
-  answer.revision = revision_ + 1;
+  answer.revision = NextRevision();
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<KvEvent> events, EventsOf(transaction, answer.revision));
   auto put = [&](std::string engine_key, const std::optional<std::string>& value, LeaseId lease) {
     entries_[std::move(engine_key)] = Entry{value ? answer.revision : 0, value, value ? lease : 0};
@@ -121,7 +121,7 @@ Status HostedBatch::EndLease(LeaseId lease) {
   }
   ended_.insert(lease);
   if (keys.empty()) return {};
-  ++revision_;
+  revision_ = NextRevision();
   std::vector<KvEvent> events;
   for (const std::string& engine_key : keys) {
     entries_[engine_key] = Entry{};
@@ -133,7 +133,7 @@ Status HostedBatch::EndLease(LeaseId lease) {
 
 void HostedBatch::Seal() {
   if (empty() || !changes_.empty()) return;
-  ++revision_;
+  revision_ = NextRevision();
   changes_.emplace_back(revision_, std::vector<KvEvent>());
 }
 

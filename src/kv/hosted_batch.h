@@ -2,6 +2,7 @@
 // in the batch. Nobody else sees them until the batch is written.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -23,9 +24,17 @@ class HostedBatch {
   // Whether a transaction that makes names for this user may run; `unwritten_bytes`: of all that is in the batch so
   // far.
   using AdmitNames = std::function<Status(uint32_t uid, uint64_t unwritten_bytes)>;
-  // `revision`: of the engine. Nobody may change engine or leases while the batch is made; KeepAlive may be called.
-  HostedBatch(KvEngine& engine, const LeaseTable& leases, uint64_t revision, AdmitNames admit)
-      : engine_(engine), leases_(leases), admit_(std::move(admit)), revision_(revision) {}
+  struct Revisions {
+    uint64_t engine = 0;  // what the engine has
+    uint64_t spent = 0;   // none up to this one is given any more
+  };
+  // Nobody may change engine or leases while the batch is made; KeepAlive may be called.
+  HostedBatch(KvEngine& engine, const LeaseTable& leases, const Revisions& revisions, AdmitNames admit)
+      : engine_(engine),
+        leases_(leases),
+        admit_(std::move(admit)),
+        spent_revision_(revisions.spent),
+        revision_(revisions.engine) {}
 
   // `slot` may be null. kNotFound: a lease that it names has ended. These, those of AdmitNames and of the engine leave
   // the batch as it was.
@@ -54,6 +63,7 @@ class HostedBatch {
     LeaseId lease = 0;
   };
 
+  uint64_t NextRevision() const { return std::max(revision_, spent_revision_) + 1; }
   Status CheckLeases(const Transaction& transaction, const SlotClaim* slot) const;
   Result<Entry> Find(const std::string& engine_key) const;
   Result<bool> Holds(const Compare& compare) const;
@@ -64,6 +74,7 @@ class HostedBatch {
   KvEngine& engine_;
   const LeaseTable& leases_;
   const AdmitNames admit_;
+  const uint64_t spent_revision_;
   uint64_t revision_;
   uint64_t bytes_ = 0;                                 // of the writes of its transactions
   std::map<std::string, Entry, std::less<>> entries_;  // engine key -> what the batch made of it

@@ -260,6 +260,11 @@ std::vector<HostedStore::Request*> HostedStore::TakeBatch() {
 }
 
 void HostedStore::Submit(Request& request) {
+  // Who would wait for a standby that nobody reaches takes no thread for it.
+  if (Status may = MayAnswer(); !may.ok()) {
+    request.answer = may.error();
+    return;
+  }
   MutexLock lock(queue_mutex_);
   queue_.push_back(&request);
   while (!request.is_done) {
@@ -288,7 +293,7 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
   if (must_reload_) {
     if (Status reloaded = ReloadAfterFailure(); !reloaded.ok()) return fail(reloaded.error());
   }
-  HostedBatch work(engine_, leases_, revision_,
+  HostedBatch work(engine_, leases_, {.engine = revision_, .spent = spent_revision_},
                    [this](uint32_t uid, uint64_t unwritten_bytes) { return AdmitNames(uid, unwritten_bytes); });
   std::unordered_map<std::string_view, uint64_t> operations;  // of this batch
   for (Request* request : batch) {
@@ -316,8 +321,11 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
     // An error is also for requests that conflicted with a commit of this batch.
     if (Status written = WriteBatch(work); !written.ok()) return fail(written.error());
     work.ApplyTo(leases_);
+    HostedBatch::Changes changes = work.TakeChanges();
+    // Where revisions of a failed batch are left out, watches read anew.
+    if (changes.front().first != revision_ + 1) history_.Restart(changes.front().first - 1);
     revision_ = work.revision();
-    for (auto& [revision, events] : work.TakeChanges()) history_.Append(revision, std::move(events));
+    for (auto& [revision, events] : changes) history_.Append(revision, std::move(events));
   }
   for (const auto& [id, revision] : operations) RememberOperation(std::string(id), revision);
   if (Status may = MayAnswer(); !may.ok()) fail(may.error());
@@ -333,7 +341,10 @@ Status HostedStore::WriteBatch(const HostedBatch& work) {
   const Status written = engine_.Write(writes, WriteMode::kSynced);
   if (written.ok()) return {};
   must_reload_ = true;
-  if (log_ != nullptr) CAIRNFS_RETURN_IF_ERROR(log_->WriteFailed());
+  if (log_ != nullptr) {
+    spent_revision_ = work.revision();
+    CAIRNFS_RETURN_IF_ERROR(log_->WriteFailed());
+  }
   return ErrorOfWrite(written.error());
 }
 

@@ -115,7 +115,8 @@ class HostedStore final : public SharedKvStore, public NameRoomUser {
 
   // Of the leader.
   uint64_t revision_;
-  bool must_reload_ = false;  // a write failed, and what it did is not known
+  bool must_reload_ = false;     // a write failed, and what it did is not known
+  uint64_t spent_revision_ = 0;  // the last of a batch that failed: the standby may have it
   std::unordered_map<std::string, uint64_t> operations_;
   std::deque<std::string> operation_order_;  // kOperationsRemembered at most
 

@@ -181,15 +181,23 @@ Status NamesHost::SetStandby(const Context& context, const Member& standby, cons
   wanted.voters = {options_.self, witness, standby};
   wanted.standby = 2;
   wanted.state = Standby::kCopying;
-  auto set = [&](const std::optional<Register>& now) -> Result<Register> {
-    const bool is_there = now && !now->IsAlone() && now->voters == wanted.voters && now->primary == wanted.primary;
-    if (is_there) return *now;
-    if (!now || (now->IsAlone() && now->Primary().node == options_.self.node)) return wanted;
-    if (now->Primary().node != options_.self.node) {
-      return InvalidArgument("node " + now->Primary().node + " serves the names of these hosts");
-    }
-    return InvalidArgument("the names have another standby, node " + now->StandbyMember().node +
+  const std::optional<Chosen> known = log_->chosen();
+  if (known && !known->value.IsAlone()) {
+    const bool is_there = known->value.voters == wanted.voters && known->value.primary == wanted.primary;
+    if (is_there) return {};
+    return InvalidArgument("the names have another standby, node " + known->value.StandbyMember().node +
                            ": drop it first, with cairnfs metadata standby --none");
+  }
+  // This host goes alone: a standby that a voter tells of was never chosen, since this host's own voter accepts last.
+  auto set = [&](const std::optional<Register>& now) -> Result<Register> {
+    const bool is_own = now && now->Primary().node == options_.self.node;
+    const bool has_names = now && (now->state == Standby::kWhole || now->state == Standby::kDetached);
+    if (!known && is_own && has_names) {
+      return InvalidArgument("node " + now->StandbyMember().node +
+                             " has the names that this host served before: promote it, with cairnfs metadata promote");
+    }
+    if (!now || is_own) return wanted;
+    return InvalidArgument("node " + now->Primary().node + " serves the names of these hosts");
   };
   const VoterOf voters = [this](const Member& member) { return VoterOfMember(member); };
   const Proposal proposal{options_.self.node, wanted.voters, /*needs_all=*/true};
@@ -222,12 +230,14 @@ Status NamesHost::DropStandby(const Context& context) {
 Result<Chosen> NamesHost::ProposePromotion(const Context& context, const Register& now, bool may_lose,
                                            Promotion& promotion) {
   const VoterOf voters = [this](const Member& member) { return VoterOfMember(member); };
-  CAIRNFS_ASSIGN_OR_RETURN(const Position position, ReadPosition(engine_));
-  promotion.own_revision = position.revision;
   auto promote = [&](const std::optional<Register>& register_now) -> Result<Register> {
+    // Only now: this host has promised to take nothing more from the primary.
+    CAIRNFS_ASSIGN_OR_RETURN(const Position position, ReadPosition(engine_));
+    promotion.own_revision = position.revision;
     if (!register_now) return NoStandby("the voters have forgotten the register");
     Register value = *register_now;
-    if (value.Primary().node == options_.self.node) return value;
+    promotion.was_primary = value.Primary().node == options_.self.node;
+    if (promotion.was_primary) return value;
     if (value.IsAlone() || value.StandbyMember().node != options_.self.node) {
       return NoStandby("node " + value.Primary().node + " serves the names, without it");
     }
@@ -247,7 +257,7 @@ Result<Chosen> NamesHost::ProposePromotion(const Context& context, const Registe
     value.state = Standby::kNone;
     return value;
   };
-  const Proposal proposal{options_.self.node, now.voters, false, position.revision};
+  const Proposal proposal{options_.self.node, now.voters, false, OwnRevision()};
   return Propose(context, voters, proposal, promote);
 }
 
@@ -258,7 +268,10 @@ Result<NamesHost::Promotion> NamesHost::Promote(const Context& context, bool may
   while (true) {
     const Vote vote = voter_->vote();
     if (!vote.value) return NoStandby("nobody was ever told of one");
-    if (hosted_ != nullptr && log_->MayAnswer().ok()) return promotion;
+    if (hosted_ != nullptr && log_->MayAnswer().ok()) {
+      promotion.was_primary = true;
+      return promotion;
+    }
     const bool is_one =
         vote.value->Primary().node == options_.self.node || vote.value->StandbyMember().node == options_.self.node;
     if (!is_one) return NoStandby("that is node " + vote.value->StandbyMember().node);

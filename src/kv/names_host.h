@@ -45,6 +45,7 @@ class NamesHost final : public NameRoomUser {
     Position follower;  // of the primary: what its standby has; {0, 0}: not known, or no whole copy
   };
   struct Promotion {
+    bool was_primary = false;  // it served the names already, and the rest is not known
     bool was_whole = true;
     int64_t detached_seconds = 0;  // since 1970, where it was not
     // Revisions of the names: of this host, and the largest that is known to have been given elsewhere.

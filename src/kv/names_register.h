@@ -10,6 +10,7 @@
 // has that of a majority is the only one, until then.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <functional>
@@ -55,6 +56,9 @@ struct Register {
   const Member& Primary() const { return voters[primary]; }
   const Member& StandbyMember() const { return voters[standby]; }
   const Member& Witness() const { return voters[3 - primary - standby]; }  // the index that is left of 0, 1 and 2
+  bool HasVoter(const std::string& node) const {
+    return std::any_of(voters.begin(), voters.end(), [&](const Member& voter) { return voter.node == node; });
+  }
   bool IsAlone() const { return state == Standby::kNone; }
   bool operator==(const Register&) const = default;
 

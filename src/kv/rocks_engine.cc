@@ -300,7 +300,8 @@ Status RocksEngine::Reopen() {
   if (db_ != nullptr) {
     const std::shared_ptr<rocksdb::DB> old = TakeUnusedDb();
     if (old == nullptr) return NoSpaceError();
-    sequence_before_ = old->GetLatestSequenceNumber();
+    // One that was opened for reading meanwhile may have recovered less.
+    sequence_before_ = std::max(sequence_before_, old->GetLatestSequenceNumber());
   }
   background_.found_no_room.store(false);
   Result<std::shared_ptr<rocksdb::DB>> opened = OpenDb();
@@ -317,7 +318,8 @@ Status RocksEngine::Reopen() {
   }
   db_ = std::move(*opened);
   if (db_->GetLatestSequenceNumber() < sequence_before_) {
-    return Fail(MakeError(ErrorCode::kIo, "the database in " + path_ + " lost writes when the disk was full"));
+    return Fail(MakeError(ErrorCode::kIo,
+                          "the database in " + path_ + " lost writes when the disk was full, or descriptors ran out"));
   }
   listener_->NoteTables(*db_);
   must_reopen_.store(false);

@@ -174,7 +174,7 @@ Status StandbyLog::Detach(const Context& context, const std::string& why) {
   };
   const auto changed = Change(context.WithTimeout(kProposalWait), detach);
   if (!changed.ok()) return changed.error();
-  SetMode(changed->value.IsAlone() ? Mode::kAlone : Mode::kBehind);
+  ChangeMode(Mode::kShipping, Mode::kBehind);
   standby_detached.Pass();
   spdlog::warn("the standby of the names is detached, and this host goes on without it: {}", why);
   return {};
@@ -220,7 +220,7 @@ Result<Position> StandbyLog::Append(const Context& context, const std::vector<Lo
 
 bool StandbyLog::CatchUp(const Context& context) {
   const std::optional<Chosen> now = chosen();
-  if (is_fenced_ || !now || now->value.IsAlone()) return false;
+  if (!now || now->value.IsAlone() || !MayAnswer().ok()) return false;
   if (mode_ == Mode::kShipping) {
     if (now->value.state == Register::Standby::kWhole) return false;
     standby_attaching.Pass();
@@ -275,7 +275,7 @@ Result<bool> StandbyLog::SendLog(const Context& context, const Position& from) {
         if (!entries.empty()) {
           CAIRNFS_ASSIGN_OR_RETURN(goes_on, append(entries));
         }
-        if (goes_on) SetMode(Mode::kShipping);
+        if (goes_on) ChangeMode(Mode::kBehind, Mode::kShipping);
         return goes_on;
       }
     }

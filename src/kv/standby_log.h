@@ -74,6 +74,7 @@ class StandbyLog final : public StoreLog {
   uint64_t Revision() const;
   bool HoldsLease() const;
   void SetMode(Mode mode) { mode_ = mode; }
+  void ChangeMode(Mode from, Mode to) { mode_.compare_exchange_strong(from, to); }  // unless the standby was taken away
 
   const Parts parts_;
   std::stop_source stop_;

@@ -134,8 +134,15 @@ class NamesService::Impl final : public proto::Names::Service {
     if (request.to() != self) {
       return MakeError(ErrorCode::kNotFound, "this is node " + self + ", not " + request.to());
     }
-    if (caller.empty() || request.ballot().node().empty() || caller == request.ballot().node()) return {};
-    return MakeError(ErrorCode::kPermission, "node " + caller + " calls as node " + request.ballot().node());
+    const std::string& proposer = request.ballot().node();
+    if (proposer.empty()) return {};  // it only asks
+    if (!caller.empty() && caller != proposer) {
+      return MakeError(ErrorCode::kPermission, "node " + caller + " calls as node " + proposer);
+    }
+    // Only a primary names other voters, and it is one of those before.
+    const kv::Vote vote = host_.voter().vote();
+    if (!vote.value || vote.value->HasVoter(proposer)) return {};
+    return MakeError(ErrorCode::kPermission, "node " + proposer + " is none of the three that keep the names");
   }
   static grpc::Status Answer(const Result<kv::VoteReply>& answer, proto::VoteReply* reply) {
     if (!answer.ok()) return rpc::ToGrpc(answer.error());

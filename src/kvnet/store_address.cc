@@ -1,5 +1,6 @@
 #include "kvnet/store_address.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "base/comma_list.h"
@@ -53,6 +54,10 @@ Result<StoreAddress> StoreAddress::Parse(std::string_view text) {
   }
   for (const std::string& endpoint : address.endpoints) {
     CAIRNFS_RETURN_IF_ERROR(CheckAddress(endpoint, /*port_min=*/1));
+    if (is_node && std::count(address.endpoints.begin(), address.endpoints.end(), endpoint) > 1) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "\"" + std::string(text) + "\" names " + endpoint + " twice: three hosts are needed");
+    }
   }
   return address;
 }

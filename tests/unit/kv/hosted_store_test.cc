@@ -432,7 +432,7 @@ TEST(HostedStore, WhatABatchHoldsAlreadyTakesOfTheRoom) {
   const auto memory = OpenMemoryEngine();
   const LeaseTable leases;
   std::vector<uint64_t> unwritten;
-  HostedBatch batch(*memory, leases, 0, [&](uint32_t, uint64_t bytes) -> Status {
+  HostedBatch batch(*memory, leases, {}, [&](uint32_t, uint64_t bytes) -> Status {
     unwritten.push_back(bytes);
     return {};
   });

@@ -78,22 +78,23 @@ last error    none
 }
 
 TEST(GcLine, TellsWhatIsLeftOfAPhase) {
-  control::GcProgress progress;
-  progress.set_phase("mark");
-  progress.set_inodes_marked(1000);
-  progress.set_inodes_total(4000);
-  EXPECT_EQ(GcLine(progress, std::chrono::seconds(60)), "mark: 1000 of 4000 inodes, about 3 min left; then the sweep");
-  progress.set_inodes_total(0);  // not counted yet
-  EXPECT_EQ(GcLine(progress, std::chrono::seconds(60)), "mark: 1000 of 1000 inodes; then the sweep");
-  progress.set_phase("sweep");
-  progress.set_chunks_total(300);
-  progress.set_chunks_seen(150);
-  progress.set_chunks_freed(20);
-  progress.set_bytes_freed(5 << 20);
-  EXPECT_EQ(GcLine(progress, std::chrono::seconds(30)),
-            "sweep: 150 of 300 chunks, about 30 s left; 20 freed (5.0 MiB), 0 B moved");
-  progress.set_phase("waits for host2");
-  EXPECT_EQ(GcLine(progress, std::chrono::seconds(30)), "waits for host2");
+  constexpr std::chrono::seconds kMinute{60};
+  control::GcProgress first, now;
+  now.set_phase("mark");
+  now.set_inodes_marked(1000);
+  EXPECT_EQ(GcLine(now, first, kMinute), "mark: 1000 inodes; the sweep follows") << "not counted yet";
+  now.set_inodes_total(4000);
+  EXPECT_EQ(GcLine(now, first, kMinute), "mark: 1000 of about 4000 inodes, about 3 min left; the sweep follows");
+  first.set_inodes_marked(500);  // it ran already when somebody asked
+  EXPECT_EQ(GcLine(now, first, kMinute), "mark: 1000 of about 4000 inodes, about 6 min left; the sweep follows");
+  now.set_phase("sweep");
+  now.set_chunks_total(300);
+  now.set_chunks_seen(150);
+  now.set_chunks_freed(20);
+  now.set_bytes_freed(5 << 20);
+  EXPECT_EQ(GcLine(now, first, kMinute), "sweep: 150 of 300 chunks, about 60 s left; 20 freed (5.0 MiB), 0 B moved");
+  now.set_phase("waits for host2");
+  EXPECT_EQ(GcLine(now, first, kMinute), "waits for host2");
 }
 
 TEST(StatusText, OfAHostOfACluster) {
