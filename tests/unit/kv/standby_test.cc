@@ -424,6 +424,35 @@ TEST(Standby, AWriteThatFailsLeavesBothTheSame) {
   }
 }
 
+// The standby has a batch that the primary could not write. What the primary writes next, and acknowledges without the
+// standby, is not taken for it, also where the primary has ended before it could copy.
+TEST(Standby, WhatTookThePlaceOfAFailedWriteIsNotTakenForIt) {
+  World world;
+  const std::unique_ptr<KvEngine> memory = std::move(world.engines[0]);
+  auto failing = std::make_unique<FailingEngine>(*memory);
+  FailingEngine& engine = *failing;
+  world.engines[0] = std::move(failing);
+  world.StartFollowing();
+  std::atomic<int> writes{0};
+  engine.before_write = [&] {
+    engine.fail_writes = writes++ == 0;
+    world.Cut(0, 1);
+  };
+  EXPECT_EQ(Put(world.store(0), "refused").error().code, ErrorCode::kNoSpace);
+  MustSucceed(Put(world.store(0), "acknowledged"));
+  world.Kill(0);
+  engine.before_write = nullptr;
+  world.Cut(0, 1, false);
+  world.Start(0);
+  ASSERT_TRUE(Eventually([&] { return world.Serves(0); }));
+  world.AwaitWhole(0);
+  EXPECT_EQ(NamesOf(*world.engines[0]), NamesOf(*world.engines[1]));
+  world.Kill(0);
+  EXPECT_FALSE(Must(world.host(1).Promote({}, false)).was_primary);
+  EXPECT_TRUE(Must(world.store(1).Get({}, "acknowledged")).has_value());
+  EXPECT_TRUE(Must(world.host(1).Promote({}, false)).was_primary) << "and says no more of what is lost";
+}
+
 TEST(Standby, IsDroppedAndSetAnew) {
   World world;
   world.StartFollowing();

@@ -58,6 +58,7 @@ TEST(StoreAddress, SaysWhatIsWrong) {
       {"10.0.0.1:7402", "names no store"},
       {"node:", "\"\" is no HOST:PORT: it has no port"},
       {"node:host", "\"host\" is no HOST:PORT: it has no port"},
+      {"node:a:1,b:1,a:1", "names a:1 twice"},
       {"node::7402", "it has no host"},
       {"node:[]:7402", "it has no host"},
       {"node:host:0", "it has the port '0', and a port is a number from 1 to 65535"},
