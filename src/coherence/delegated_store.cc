@@ -86,7 +86,8 @@ Result<kv::KvSnapshot> DelegatedStore::Read(const Context& context, std::span<co
         return std::move(*answer);
       }
     }
-    if (context.Expired()) return MakeError(ErrorCode::kUnavailable, "the answer is not in memory, and nobody waits");
+    if (context.IsStopped()) return MakeError(ErrorCode::kInterrupted, "nobody waits for the answer any more");
+    if (context.IsLate()) return MakeError(ErrorCode::kUnavailable, "the answer is not in memory");
     stats_.read_total++;
     began = ++tick_;
   }
