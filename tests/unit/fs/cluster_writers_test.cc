@@ -81,10 +81,11 @@ TEST_F(ClusterWritersTest, PiecesInSmallHolesAreSeenByEachHostThatOpensTheFile) 
 TEST_F(ClusterWritersTest, WhatIsWrittenIntoAFilledHoleLeavesTheZerosBeforeItNobodys) {
   MakeHosts(2);
   host(0).Put("file", "");
-  auto one = host(0).Open("file");
-  ASSERT_TRUE(one.ok());
+  auto one = host(0).Open("file"), two = host(1).Open("file");
+  ASSERT_TRUE(one.ok() && two.ok());
   ASSERT_TRUE(host(0).Write(*one, 0, std::string(100, 'a')).ok());
-  WriteSynced(host(1), "file", 110, std::string(10, 'b'));
+  ASSERT_TRUE(host(1).Write(*two, 110, std::string(10, 'b')).ok());
+  ASSERT_TRUE(host(1).CloseFile(*two).ok());
   ASSERT_TRUE(host(0).Write(*one, 130, std::string(100, 'c')).ok());  // what lies before it is filled
   std::promise<void> has_begun, may_end;
   host(0).chunks->before_put = [&] {
