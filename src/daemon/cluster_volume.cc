@@ -278,7 +278,7 @@ Status ClusterVolume::StartServing() {
   settings_ = *std::move(watched);
   node_operations_ = std::make_unique<NodeOperations>(
       NodeOperations::Parts{config_, *membership_, *fenced_, [this] { return may_lack_copies_.load(); },
-                            [this](const Context& context) { return Report(context); }});
+                            [this](const Context& context) { return ReportNodes(context); }});
   names_operations_ = std::make_unique<NamesOperations>(
       NamesOperations::Parts{config_, *membership_, *cluster_store_, *node_operations_});
   return {};

@@ -86,7 +86,7 @@ std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
   // Without a session nobody can save; what was known last is told at once.
   std::optional<fs::FileSystem::Parts::Space> space;
   if (membership_->session().ok()) {
-    auto report = Report({});
+    auto report = ReportNodes({});
     if (report.ok()) space = SpaceOf(*report);
   }
   MutexLock lock(space_mutex_);
@@ -172,10 +172,15 @@ static void ToMessage(const cluster::CollectionPart& part, uint64_t now_seconds,
 }
 
 Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
+  CAIRNFS_ASSIGN_OR_RETURN(control::ClusterReply report, ReportNodes(context));
+  if (auto names = names_operations_->Report(context)) *report.mutable_names() = *std::move(names);
+  return report;
+}
+
+Result<control::ClusterReply> ClusterVolume::ReportNodes(const Context& context) {
   control::ClusterReply report;
   report.set_filesystem(filesystem_);
   report.set_metadata(MetadataUrl(config_));
-  if (auto names = names_operations_->Report(context)) *report.mutable_names() = *std::move(names);
   report.set_copies(static_cast<uint32_t>(config_.copies));
   report.set_min_replicas(min_replicas_);
   if (auto session = membership_->session(); !session.ok()) report.set_session(session.error().message);

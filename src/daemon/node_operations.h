@@ -24,7 +24,7 @@ class NodeOperations {
     cluster::Membership& membership;
     kv::KvStore& store;                     // fenced
     std::function<bool()> may_lack_copies;  // of what was saved, and only a look for missing copies tells
-    std::function<Result<control::ClusterReply>(const Context& context)> report;  // of the cluster
+    std::function<Result<control::ClusterReply>(const Context& context)> report;  // of all nodes
   };
   explicit NodeOperations(Parts parts) : at_(std::move(parts)) {}
 
