@@ -189,14 +189,7 @@ Result<control::PromoteReply> Promote(const MetadataCommand& command) {
   }
   daemon::Config config;
   config.data = location.data;
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion, daemon::PromoteOffline(config, command.lose));
-  control::PromoteReply reply;
-  reply.set_was_primary(promotion.was_primary);
-  reply.set_was_whole(promotion.was_whole);
-  reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
-  reply.set_own_revision(promotion.own_revision);
-  reply.set_known_revision(promotion.known_revision);
-  return reply;
+  return daemon::PromoteOffline(config, command.lose);
 }
 
 void PrintDump(const Dumped& dump, bool json) {
@@ -270,12 +263,8 @@ int RunMetadataPromote(const MetadataCommand& command) {
   const auto promoted = Promote(command);
   if (!promoted.ok()) return Fail(promoted.error());
   if (command.json) {
-    nlohmann::ordered_json json = {{"promoted", true},
-                                   {"was_primary", promoted->was_primary()},
-                                   {"was_whole", promoted->was_whole()},
-                                   {"detached_seconds", promoted->detached_seconds()},
-                                   {"own_revision", promoted->own_revision()},
-                                   {"known_revision", promoted->known_revision()}};
+    nlohmann::ordered_json json = {{"promoted", true}};
+    json.update(FieldsOf(*promoted));
     Print(json.dump() + "\n");
     return daemon::kExitDone;
   }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "daemon/cluster_config.h"
+#include "daemon/promotion.h"
 #include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
@@ -84,13 +85,7 @@ Result<control::PromoteReply> NamesOperations::Promote(const Context& context,
   CAIRNFS_ASSIGN_OR_RETURN(kv::NamesHost * host, Host());
   CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion,
                            host->Promote(context.WithTimeout(kStandbyWait), request.lose()));
-  control::PromoteReply reply;
-  reply.set_was_primary(promotion.was_primary);
-  reply.set_was_whole(promotion.was_whole);
-  reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
-  reply.set_own_revision(promotion.own_revision);
-  reply.set_known_revision(promotion.known_revision);
-  return reply;
+  return ReplyOf(promotion);
 }
 
 std::optional<control::NamesHosts> NamesOperations::Report(const Context& context) const {

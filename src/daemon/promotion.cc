@@ -20,15 +20,27 @@ constexpr std::chrono::seconds kPromotionWait{30};
 Result<kv::Member> OwnMember(kv::KvEngine& engine, const std::string& node) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto voter, kv::LocalVoter::Open(engine));
   const kv::Vote vote = voter->vote();
-  for (const kv::Member& member : vote.value ? vote.value->voters : decltype(vote.value->voters)()) {
-    if (member.node == node) return member;
+  if (vote.value) {
+    for (const kv::Member& member : vote.value->voters) {
+      if (member.node == node) return member;
+    }
   }
   return InvalidArgument("this host is not the standby of the names: nobody was ever told of one");
 }
 
 }  // namespace
 
-Result<kv::NamesHost::Promotion> PromoteOffline(const Config& config, bool may_lose) {
+control::PromoteReply ReplyOf(const kv::NamesHost::Promotion& promotion) {
+  control::PromoteReply reply;
+  reply.set_was_primary(promotion.was_primary);
+  reply.set_was_whole(promotion.was_whole);
+  reply.set_detached_seconds(static_cast<uint64_t>(promotion.detached_seconds));
+  reply.set_own_revision(promotion.own_revision);
+  reply.set_known_revision(promotion.known_revision);
+  return reply;
+}
+
+Result<control::PromoteReply> PromoteOffline(const Config& config, bool may_lose) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto directory, DataDirectory::Open({config.data, false, "promoting"}));
   std::error_code error;
   if (!std::filesystem::exists(directory->shared_path(), error)) {
@@ -51,7 +63,9 @@ Result<kv::NamesHost::Promotion> PromoteOffline(const Config& config, bool may_l
     return kv::NamesHost::Options::Remote{names, names};
   };
   CAIRNFS_ASSIGN_OR_RETURN(const auto host, kv::NamesHost::Open(*engine, std::move(options)));
-  return host->Promote(Context().WithTimeout(kPromotionWait), may_lose);
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::NamesHost::Promotion promotion,
+                           host->Promote(Context().WithTimeout(kPromotionWait), may_lose));
+  return ReplyOf(promotion);
 }
 
 }  // namespace cairnfs::daemon
