@@ -94,6 +94,14 @@ class Client::Impl {
     if (!status.ok()) return ErrorOf(status);
     return {};
   }
+
+  // The same for one that is answered within a minute.
+  template <typename Reply, typename Request, typename Method>
+  Result<Reply> Ask(Method method, const Request& request) {
+    Reply reply;
+    CAIRNFS_RETURN_IF_ERROR(Call(method, request, reply, 60));
+    return reply;
+  }
 };
 
 Client::Client(const std::string& socket_path) : impl_(std::make_unique<Impl>(socket_path)) {}
@@ -156,11 +164,7 @@ Result<HoldReply> Client::DumpNames(std::chrono::seconds hold,
   return piece.hold();
 }
 
-Result<HoldsReply> Client::Holds() {
-  HoldsReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Holds, HoldsRequest{}, reply, 60));
-  return reply;
-}
+Result<HoldsReply> Client::Holds() { return impl_->Ask<HoldsReply>(&Control::Stub::Holds, HoldsRequest{}); }
 
 Status Client::ReleaseHold(uint64_t id) {
   ReleaseHoldRequest request;
@@ -189,39 +193,27 @@ Result<std::optional<CheckReply>> Client::Check(const std::function<void(const C
 }
 
 Result<ClusterReply> Client::GetCluster() {
-  ClusterReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Cluster, ClusterRequest{}, reply, 60));
-  return reply;
+  return impl_->Ask<ClusterReply>(&Control::Stub::Cluster, ClusterRequest{});
 }
 
 Result<NodeReply> Client::DrainNode(const DrainNodeRequest& request) {
-  NodeReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::DrainNode, request, reply, 60));
-  return reply;
+  return impl_->Ask<NodeReply>(&Control::Stub::DrainNode, request);
 }
 
 Result<NodeReply> Client::RemoveNode(const RemoveNodeRequest& request) {
-  NodeReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::RemoveNode, request, reply, 60));
-  return reply;
+  return impl_->Ask<NodeReply>(&Control::Stub::RemoveNode, request);
 }
 
 Result<NodeReply> Client::ReplaceNode(const ReplaceNodeRequest& request) {
-  NodeReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::ReplaceNode, request, reply, 60));
-  return reply;
+  return impl_->Ask<NodeReply>(&Control::Stub::ReplaceNode, request);
 }
 
 Result<NodeReply> Client::SetStandby(const SetStandbyRequest& request) {
-  NodeReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::SetStandby, request, reply, 60));
-  return reply;
+  return impl_->Ask<NodeReply>(&Control::Stub::SetStandby, request);
 }
 
 Result<PromoteReply> Client::Promote(const PromoteRequest& request) {
-  PromoteReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Promote, request, reply, 60));
-  return reply;
+  return impl_->Ask<PromoteReply>(&Control::Stub::Promote, request);
 }
 
 Status Client::Remount(const RemountCall& call, const std::function<Status(const RemountReport&)>& tell_kernel,
@@ -243,17 +235,13 @@ Status Client::Remount(const RemountCall& call, const std::function<Status(const
 Result<TokenReply> Client::MakeToken(std::chrono::seconds life) {
   TokenRequest request;
   request.set_life_seconds(static_cast<uint64_t>(life.count()));
-  TokenReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::MakeToken, request, reply, 60));
-  return reply;
+  return impl_->Ask<TokenReply>(&Control::Stub::MakeToken, request);
 }
 
 Result<SetMinReplicasReply> Client::SetMinReplicas(uint32_t min_replicas) {
   SetMinReplicasRequest request;
   request.set_min_replicas(min_replicas);
-  SetMinReplicasReply reply;
-  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::SetMinReplicas, request, reply, 60));
-  return reply;
+  return impl_->Ask<SetMinReplicasReply>(&Control::Stub::SetMinReplicas, request);
 }
 
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {
