@@ -226,26 +226,26 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status Read(grpc::ServerContext* context, const proto::ReadRequest* request,
                     grpc::ServerWriter<proto::ReadPart>* writer) override {
-    kv::HostedStore* store = nullptr;
-    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    const Result<kv::HostedStore*> store = AdmitCall(*context);
+    if (!store.ok()) return rpc::ToGrpc(store.error());
     if (request->spans_size() > static_cast<int>(kSpansMax)) return Refused("a read of too many spans");
     if (request->to_the_end() && request->spans_size() != 1) return Refused("to_the_end goes with one span");
     // Sent as it is read. However large an answer is, this process holds one part of it, and what gRPC has on its way.
     PartWriter parts(*context, *writer);
-    Result<uint64_t> revision =
-        store->ReadPieces(SpansOf(*request), [&](kv::HostedStore::Piece piece) { return parts.Add(std::move(piece)); });
+    Result<uint64_t> revision = (*store)->ReadPieces(
+        SpansOf(*request), [&](kv::HostedStore::Piece piece) { return parts.Add(std::move(piece)); });
     if (!revision.ok()) return rpc::ToGrpc(revision.error());
     return parts.End(*revision) ? grpc::Status::OK : grpc::Status::CANCELLED;
   }
 
   grpc::Status Commit(grpc::ServerContext* context, const proto::CommitRequest* request,
                       proto::CommitReply* reply) override {
-    kv::HostedStore* store = nullptr;
-    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    const Result<kv::HostedStore*> store = AdmitCall(*context);
+    if (!store.ok()) return rpc::ToGrpc(store.error());
     Result<kv::Transaction> transaction = FromProto(*request);
     if (!transaction.ok()) return rpc::ToGrpc(transaction.error());
-    if (!request->has_slot()) return CommitCompares(*store, *transaction, reply);
-    Result<kv::SlottedAnswer> answer = store->CommitSlotted(*transaction, FromProto(request->slot()));
+    if (!request->has_slot()) return CommitCompares(**store, *transaction, reply);
+    Result<kv::SlottedAnswer> answer = (*store)->CommitSlotted(*transaction, FromProto(request->slot()));
     if (!answer.ok()) return rpc::ToGrpc(answer.error());
     *reply = ToProto(*answer);
     return grpc::Status::OK;
@@ -253,10 +253,11 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status GrantLease(grpc::ServerContext* context, const proto::GrantLeaseRequest* request,
                           proto::GrantLeaseReply* reply) override {
-    kv::HostedStore* store = nullptr;
-    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
+    const Result<kv::HostedStore*> store = AdmitCall(*context);
+    if (!store.ok()) return rpc::ToGrpc(store.error());
     constexpr uint64_t kTtlMax = INT64_MAX / 1'000'000;
-    Result<kv::LeaseId> lease = store->GrantLease({}, std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
+    Result<kv::LeaseId> lease =
+        (*store)->GrantLease({}, std::chrono::milliseconds(std::min(request->ttl_ms(), kTtlMax)));
     if (!lease.ok()) return rpc::ToGrpc(lease.error());
     reply->set_lease(*lease);
     return grpc::Status::OK;
@@ -264,20 +265,20 @@ class KvService::Impl final : public ServiceBase {
 
   grpc::Status KeepLeaseAlive(grpc::ServerContext* context, const proto::LeaseRequest* request,
                               proto::KeepLeaseAliveReply* reply) override {
-    kv::HostedStore* store = nullptr;
-    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
-    Result<std::chrono::milliseconds> left = store->KeepLeaseAlive({}, request->lease());
+    const Result<kv::HostedStore*> store = AdmitCall(*context);
+    if (!store.ok()) return rpc::ToGrpc(store.error());
+    Result<std::chrono::milliseconds> left = (*store)->KeepLeaseAlive({}, request->lease());
     if (!left.ok()) return rpc::ToGrpc(left.error());
     reply->set_left_ms(static_cast<uint64_t>(left->count()));
-    if (const auto room = store->RoomForNames()) reply->set_room_for_names(*room);
+    if (const auto room = (*store)->RoomForNames()) reply->set_room_for_names(*room);
     return grpc::Status::OK;
   }
 
   grpc::Status RevokeLease(grpc::ServerContext* context, const proto::LeaseRequest* request,
                            proto::RevokeLeaseReply* /*reply*/) override {
-    kv::HostedStore* store = nullptr;
-    if (Status admitted = AdmitCall(*context, store); !admitted.ok()) return rpc::ToGrpc(admitted.error());
-    Status revoked = store->RevokeLease({}, request->lease());
+    const Result<kv::HostedStore*> store = AdmitCall(*context);
+    if (!store.ok()) return rpc::ToGrpc(store.error());
+    Status revoked = (*store)->RevokeLease({}, request->lease());
     return revoked.ok() ? grpc::Status::OK : rpc::ToGrpc(revoked.error());
   }
 
@@ -285,18 +286,18 @@ class KvService::Impl final : public ServiceBase {
                                                      const proto::WatchRequest* request) override {
     kv::HostedStore* const store = store_of_();
     auto admit = [this, context, store]() -> Status {
-      kv::HostedStore* now = nullptr;
-      CAIRNFS_RETURN_IF_ERROR(AdmitCall(*context, now));
-      return store != nullptr ? Status() : Status(NotServed());
+      const Result<kv::HostedStore*> now = AdmitCall(*context);
+      if (!now.ok()) return now.error();
+      return store != nullptr ? Status() : Status(NotServed());  // it may be served only since
     };
     return new WatchStream(store, *request, watches_, admit);
   }
 
  private:
-  Status AdmitCall(const grpc::ServerContextBase& call, kv::HostedStore*& store) const {
+  // Never null.
+  Result<kv::HostedStore*> AdmitCall(const grpc::ServerContextBase& call) const {
     if (admit_) CAIRNFS_RETURN_IF_ERROR(admit_(call));
-    store = store_of_();
-    if (store != nullptr) return {};
+    if (kv::HostedStore* store = store_of_()) return store;
     return NotServed();
   }
   static Error NotServed() {
