@@ -52,9 +52,8 @@ std::optional<LockWork> InodeLocks::Begin(const Now& now, Answers& answers) {
     case Kind::kUnlock: behind_ |= known_.own.Unset(lock.owner, lock.start, lock.last); return End({}, answers);
     case Kind::kReleaseHandle: behind_ |= known_.own.UnsetHandle(lock.handle); return End({}, answers);
     case Kind::kCancel: {
-      if (LockOperation* wait = FindWait(operation.ticket)) {
+      if (std::optional<LockOperation> wait = TakeWait(operation.ticket)) {
         operation.done = std::move(wait->done);
-        waiting_.erase(waiting_.begin() + (wait - waiting_.data()));
         behind_ = true;
       }
       return End({LockOutcome::kInterrupted, {}}, answers);
@@ -196,11 +195,18 @@ LockOperation* InodeLocks::FindWait(LockTicket ticket) {
   return found == waiting_.end() ? nullptr : &*found;
 }
 
+std::optional<LockOperation> InodeLocks::TakeWait(LockTicket ticket) {
+  LockOperation* const found = FindWait(ticket);
+  if (found == nullptr) return std::nullopt;
+  LockOperation wait = std::move(*found);
+  waiting_.erase(waiting_.begin() + (found - waiting_.data()));
+  return wait;
+}
+
 bool InodeLocks::EndWait(LockTicket ticket, Result<LockAnswer> answer, Answers& answers) {
-  LockOperation* wait = FindWait(ticket);
-  if (wait == nullptr) return false;
+  std::optional<LockOperation> wait = TakeWait(ticket);
+  if (!wait) return false;
   answers.emplace_back(std::move(wait->done), std::move(answer));
-  waiting_.erase(waiting_.begin() + (wait - waiting_.data()));
   return true;
 }
 

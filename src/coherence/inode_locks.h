@@ -127,6 +127,7 @@ class InodeLocks {
   LockWork Write(LockTicket without = 0) const;  // the record, without one of those that wait
   LockOperation TakeFirst();
   LockOperation* FindWait(LockTicket ticket);  // null: it is over
+  std::optional<LockOperation> TakeWait(LockTicket ticket);
   bool EndWait(LockTicket ticket, Result<LockAnswer> answer, Answers& answers);
 
   const cluster::NodeId self_;
