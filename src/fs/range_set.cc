@@ -5,6 +5,11 @@
 
 namespace cairnfs::fs {
 
+RangeSet::Ends::const_iterator RangeSet::FirstPast(uint64_t offset) const {
+  const auto it = ends_.upper_bound(offset);
+  return it != ends_.begin() && std::prev(it)->second > offset ? std::prev(it) : it;
+}
+
 void RangeSet::Add(uint64_t begin, uint64_t end) {
   if (begin >= end) return;
   auto it = ends_.upper_bound(begin);
@@ -20,8 +25,7 @@ void RangeSet::Add(uint64_t begin, uint64_t end) {
 
 void RangeSet::Remove(uint64_t begin, uint64_t end) {
   if (begin >= end) return;
-  auto it = ends_.upper_bound(begin);
-  if (it != ends_.begin() && std::prev(it)->second > begin) --it;
+  auto it = FirstPast(begin);
   while (it != ends_.end() && it->first < end) {
     const auto [first, last] = *it;
     it = ends_.erase(it);
@@ -44,14 +48,12 @@ bool RangeSet::Touches(uint64_t begin, uint64_t end) const {
 }
 
 void RangeSet::ForEachPart(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& visit) const {
-  auto it = ends_.upper_bound(begin);
-  if (it != ends_.begin() && std::prev(it)->second > begin) --it;
+  auto it = FirstPast(begin);
   for (; it != ends_.end() && it->first < end; ++it) visit(std::max(begin, it->first), std::min(end, it->second));
 }
 
 void RangeSet::ForEachGap(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& visit) const {
-  auto it = ends_.upper_bound(begin);
-  if (it != ends_.begin() && std::prev(it)->second > begin) --it;
+  auto it = FirstPast(begin);
   for (; it != ends_.end() && it->first < end; ++it) {
     if (begin < it->first) visit(begin, it->first);
     begin = std::max(begin, it->second);

@@ -34,8 +34,11 @@ class RangeSet {
   bool operator==(const RangeSet& other) const { return ends_ == other.ends_; }
 
  private:
+  using Ends = std::map<uint64_t, uint64_t>;
+  Ends::const_iterator FirstPast(uint64_t offset) const;  // the first range that ends behind it
+
   size_t ranges_max_;
-  std::map<uint64_t, uint64_t> ends_;  // by begin
+  Ends ends_;  // by begin
 };
 
 }  // namespace cairnfs::fs
