@@ -27,8 +27,8 @@ class RankService {
   };
   // Listens. kInvalidArgument: the path is too long; kIo.
   static Result<std::unique_ptr<RankService>> Start(const Options& options, const Parts& parts);
-  virtual ~RankService() =
-      default;  // waits for the calls, for some seconds. REQUIRES (unchecked): Parts::calls is stopped
+  // Waits for the calls, for some seconds. REQUIRES (unchecked): Parts::calls is stopped.
+  virtual ~RankService() = default;
 };
 
 }  // namespace cairnfs::control

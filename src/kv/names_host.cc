@@ -44,7 +44,7 @@ Status NamesHost::Start() {
   CAIRNFS_ASSIGN_OR_RETURN(voter_, LocalVoter::Open(engine_));
   follower_ = std::make_unique<Follower>(engine_, *voter_);
   StandbyLog::Parts parts{engine_, options_.self.node, {}, {}};
-  parts.voters = [this](const Member& member) { return VoterOfMember(member); };
+  parts.voters = Voters();
   parts.follower = [this](const Member& member) { return options_.reach(member).follower; };
   parts.append_wait = options_.append_wait;
   parts.log_bytes_max = options_.log_bytes_max;
@@ -87,9 +87,11 @@ NamesHost::~NamesHost() {
   hosted_.reset();
 }
 
-std::shared_ptr<Voter> NamesHost::VoterOfMember(const Member& member) const {
-  if (member.node == options_.self.node) return voter_;
-  return options_.reach(member).voter;
+VoterOf NamesHost::Voters() const {
+  return [this](const Member& member) -> std::shared_ptr<Voter> {
+    if (member.node == options_.self.node) return voter_;
+    return options_.reach(member).voter;
+  };
 }
 
 // Does what the register says of this host.
@@ -126,11 +128,10 @@ Status NamesHost::LookAsPrimary(const Context& context, const Vote& vote) {
 
 // What the register is now, by a majority.
 Result<Chosen> NamesHost::AskRegister(const Context& context, const Register& known) const {
-  const VoterOf voters = [this](const Member& member) { return VoterOfMember(member); };
   const Proposal proposal{options_.self.node, known.voters, false, OwnRevision()};
-  return Propose(context, voters, proposal, [&](const std::optional<Register>& now) -> Result<Register> {
+  return Propose(context, Voters(), proposal, [&](const std::optional<Register>& now) -> Result<Register> {
     if (now) return *now;
-    return MakeError(ErrorCode::kCorrupt, "the voters have forgotten the register of the names");
+    return RegisterForgotten();
   });
 }
 
@@ -172,11 +173,14 @@ NamesHost::Description NamesHost::Describe() {
   return description;
 }
 
+Status NamesHost::CheckServes() const {
+  if (hosted_ != nullptr && log_->MayAnswer().ok()) return {};
+  return InvalidArgument("this host does not serve the names: call it on the one that does (cairnfs cluster status)");
+}
+
 Status NamesHost::SetStandby(const Context& context, const Member& standby, const Member& witness) {
   MutexLock lock(look_mutex_);
-  if (hosted_ == nullptr || !log_->MayAnswer().ok()) {
-    return InvalidArgument("this host does not serve the names: call it on the one that does (cairnfs cluster status)");
-  }
+  CAIRNFS_RETURN_IF_ERROR(CheckServes());
   Register wanted;
   wanted.voters = {options_.self, witness, standby};
   wanted.standby = 2;
@@ -199,10 +203,9 @@ Status NamesHost::SetStandby(const Context& context, const Member& standby, cons
     if (!now || is_own) return wanted;
     return InvalidArgument("node " + now->Primary().node + " serves the names of these hosts");
   };
-  const VoterOf voters = [this](const Member& member) { return VoterOfMember(member); };
   const Proposal proposal{options_.self.node, wanted.voters, /*needs_all=*/true};
   while (true) {
-    const Result<Chosen> chosen = Propose(context, voters, proposal, set);
+    const Result<Chosen> chosen = Propose(context, Voters(), proposal, set);
     if (chosen.ok()) {
       log_->Lead(*chosen);
       return {};
@@ -214,9 +217,7 @@ Status NamesHost::SetStandby(const Context& context, const Member& standby, cons
 
 Status NamesHost::DropStandby(const Context& context) {
   MutexLock lock(look_mutex_);
-  if (hosted_ == nullptr || !log_->MayAnswer().ok()) {
-    return InvalidArgument("this host does not serve the names: call it on the one that does (cairnfs cluster status)");
-  }
+  CAIRNFS_RETURN_IF_ERROR(CheckServes());
   const std::optional<Chosen> known = log_->chosen();
   if (!known || known->value.IsAlone()) return {};
   const auto changed = log_->Change(context, [](const Register& now) -> Result<Register> {
@@ -229,7 +230,6 @@ Status NamesHost::DropStandby(const Context& context) {
 
 Result<Chosen> NamesHost::ProposePromotion(const Context& context, const Register& now, bool may_lose,
                                            Promotion& promotion) {
-  const VoterOf voters = [this](const Member& member) { return VoterOfMember(member); };
   auto promote = [&](const std::optional<Register>& register_now) -> Result<Register> {
     // Only now: this host has promised to take nothing more from the primary.
     CAIRNFS_ASSIGN_OR_RETURN(const Position position, ReadPosition(engine_));
@@ -258,7 +258,7 @@ Result<Chosen> NamesHost::ProposePromotion(const Context& context, const Registe
     return value;
   };
   const Proposal proposal{options_.self.node, now.voters, false, OwnRevision()};
-  return Propose(context, voters, proposal, promote);
+  return Propose(context, Voters(), proposal, promote);
 }
 
 Result<NamesHost::Promotion> NamesHost::Promote(const Context& context, bool may_lose) {
@@ -268,7 +268,7 @@ Result<NamesHost::Promotion> NamesHost::Promote(const Context& context, bool may
   while (true) {
     const Vote vote = voter_->vote();
     if (!vote.value) return NoStandby("nobody was ever told of one");
-    if (hosted_ != nullptr && log_->MayAnswer().ok()) {
+    if (CheckServes().ok()) {
       promotion.was_primary = true;
       return promotion;
     }
@@ -277,7 +277,7 @@ Result<NamesHost::Promotion> NamesHost::Promote(const Context& context, bool may
     if (!is_one) return NoStandby("that is node " + vote.value->StandbyMember().node);
     for (const Member& member : vote.value->voters) {
       if (member.node == options_.self.node) continue;
-      const auto told = VoterOfMember(member)->Prepare(context, {});  // too small a ballot: it only tells
+      const auto told = Voters()(member)->Prepare(context, {});  // too small a ballot: it only tells
       if (told.ok()) promotion.known_revision = std::max(promotion.known_revision, told->heard_revision);
     }
     const Result<Chosen> chosen = ProposePromotion(context, *vote.value, may_lose, promotion);

@@ -79,7 +79,8 @@ class NamesHost final : public NameRoomUser {
  private:
   NamesHost(KvEngine& engine, Options options) : engine_(engine), options_(std::move(options)) {}
   Status Start();
-  std::shared_ptr<Voter> VoterOfMember(const Member& member) const;
+  VoterOf Voters() const;
+  Status CheckServes() const REQUIRES_LOCK(look_mutex_);
   Status Look(const Context& context) REQUIRES_LOCK(look_mutex_);
   Status LookAsPrimary(const Context& context, const Vote& vote) REQUIRES_LOCK(look_mutex_);
   Status Serve() REQUIRES_LOCK(look_mutex_);

@@ -109,6 +109,10 @@ Result<Chosen> AcceptAll(const Context& context, const VoterOf& voters, const Pr
 
 }  // namespace
 
+Error RegisterForgotten() {
+  return MakeError(ErrorCode::kCorrupt, "the voters have forgotten the register of the names");
+}
+
 std::string Register::Encode() const {
   Encoder encoder;
   encoder.U8(kRegisterVersion).U8(static_cast<uint8_t>(state)).U8(static_cast<uint8_t>(primary));

@@ -123,6 +123,9 @@ class LocalVoter final : public Voter {
 // The voter of a member; this host's own too. Never null.
 using VoterOf = std::function<std::shared_ptr<Voter>(const Member& member)>;
 
+// kCorrupt: a majority knows of no register where there was one.
+Error RegisterForgotten();
+
 struct Chosen {
   Ballot ballot;
   Register value;

@@ -95,7 +95,7 @@ Result<Chosen> StandbyLog::Change(const Context& context,
   assert(before);
   bool is_mine = true;
   auto change_mine = [&](const std::optional<Register>& now) -> Result<Register> {
-    if (!now) return MakeError(ErrorCode::kCorrupt, "the voters have forgotten the register of the names");
+    if (!now) return RegisterForgotten();
     is_mine = now->Primary().node == parts_.self;
     return is_mine ? change(*now) : *now;
   };
