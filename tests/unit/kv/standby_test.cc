@@ -1,5 +1,5 @@
-// A standby of the names: the register under lost, doubled and late messages; what follows, what is promoted, and what
-// no longer answers.
+// A standby of the names, under lost, doubled and late messages: what follows, what is promoted, and what no longer
+// answers.
 #include <climits>
 #include <deque>
 #include <map>
@@ -9,6 +9,7 @@
 #include "../../support/eventually.h"
 #include "base/clock.h"
 #include "kv/names_host.h"
+#include "standby_hosts.h"
 #include "support.h"
 
 namespace cairnfs::kv {
@@ -17,10 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Standby = Register::Standby;
-
-constexpr size_t kHosts = 3;
-Member MemberOf(size_t host) { return {"node" + std::to_string(host), "host" + std::to_string(host) + ":7402"}; }
-Error Lost() { return MakeError(ErrorCode::kUnavailable, "lost"); }
 
 // Three hosts, and the messages between them.
 class World {
@@ -33,6 +30,14 @@ class World {
     for (size_t i = 0; i < kHosts; ++i) Kill(i);
   }
 
+  // To be called before the host starts.
+  FailingEngine& MakeFail(size_t i) {
+    working_ = std::move(engines[i]);
+    auto failing = std::make_unique<FailingEngine>(*working_);
+    FailingEngine& engine = *failing;
+    engines[i] = std::move(failing);
+    return engine;
+  }
   void Start(size_t i) {
     NamesHost::Options options;
     options.self = MemberOf(i);
@@ -90,6 +95,7 @@ class World {
     AwaitWhole(0);
   }
 
+  std::unique_ptr<KvEngine> working_;  // below the one that fails
   std::array<std::unique_ptr<KvEngine>, kHosts> engines;
   size_t log_bytes_max = 1 << 20;
   std::atomic<int> lose_request{0}, lose_answer{0}, come_twice{0}, come_late{0};  // percent
@@ -181,63 +187,6 @@ std::map<std::string, std::string> NamesOf(KvEngine& engine) {
     return true;
   }));
   return names;
-}
-
-TEST(Standby, EveryChangeOfTheRegisterSeesTheOneBefore) {
-  std::mt19937_64 random(TestSeed());
-  std::array<std::unique_ptr<KvEngine>, kHosts> engines;
-  std::array<std::shared_ptr<LocalVoter>, kHosts> voters;
-  for (size_t i = 0; i < kHosts; ++i) {
-    engines[i] = OpenMemoryEngine();
-    voters[i] = Must(LocalVoter::Open(*engines[i]));
-  }
-  struct Lossy final : public Voter {
-    Lossy(std::shared_ptr<LocalVoter> of_voter, std::mt19937_64& of_random, bool is_own)
-        : voter(std::move(of_voter)), random(of_random), loses(!is_own) {}
-    Result<VoteReply> Prepare(const Context& context, const Ballot& ballot) override {
-      return Maybe([&] { return voter->Prepare(context, ballot); });
-    }
-    Result<VoteReply> Accept(const Context& context, const Ballot& ballot, const Register& value,
-                             uint64_t revision) override {
-      return Maybe([&] { return voter->Accept(context, ballot, value, revision); });
-    }
-    Result<VoteReply> Maybe(const std::function<Result<VoteReply>()>& call) {
-      if (loses && random() % 4 == 0) return Lost();
-      auto reply = call();
-      return loses && random() % 4 == 0 ? Lost() : reply;
-    }
-    const std::shared_ptr<LocalVoter> voter;
-    std::mt19937_64& random;
-    const bool loses;
-  };
-  uint64_t chosen_count = 0;
-  std::set<uint64_t> unknown;  // numbers of changes whose proposer was told nothing
-  uint64_t next = 1;
-  for (int i = 0; i < 4000; ++i) {
-    const size_t proposer = random() % kHosts;
-    if (random() % 10 == 0) {
-      const size_t restarted = random() % kHosts;
-      voters[restarted] = Must(LocalVoter::Open(*engines[restarted]));
-    }
-    const VoterOf reach = [&](const Member& member) -> std::shared_ptr<Voter> {
-      const size_t host = static_cast<size_t>(member.node.back() - '0');
-      return std::make_shared<Lossy>(voters[host], random, host == proposer);
-    };
-    const Proposal proposal{MemberOf(proposer).node, {MemberOf(0), MemberOf(1), MemberOf(2)}, false, 0};
-    const uint64_t number = next++;
-    uint64_t seen = 0;
-    const auto chosen = Propose({}, reach, proposal, [&](const std::optional<Register>& now) -> Result<Register> {
-      Register value = now.value_or(Register{.voters = proposal.among});
-      seen = value.detached_revision;
-      value.detached_revision = number;  // it is alone: nobody has a lease
-      return value;
-    });
-    // It saw the last one that was chosen, or one of an unknown fate that came after it.
-    const bool is_seen = seen == chosen_count || (seen > chosen_count && unknown.contains(seen));
-    ASSERT_TRUE(seen == 0 || is_seen) << seen;
-    if (chosen.ok()) chosen_count = number;
-    if (!chosen.ok()) unknown.insert(number);
-  }
 }
 
 TEST(Standby, NothingAcknowledgedIsLostWithThePrimary) {
@@ -405,10 +354,7 @@ TEST(Standby, AHalfCopyIsNotPromoted) {
 TEST(Standby, AWriteThatFailsLeavesBothTheSame) {
   for (const bool all_fail : {false, true}) {
     World world;
-    const std::unique_ptr<KvEngine> memory = std::move(world.engines[0]);
-    auto failing = std::make_unique<FailingEngine>(*memory);
-    FailingEngine& engine = *failing;
-    world.engines[0] = std::move(failing);
+    FailingEngine& engine = world.MakeFail(0);
     world.StartFollowing();
     std::atomic<int> writes{0};
     engine.before_write = [&] { engine.fail_writes = all_fail || writes++ == 0; };
@@ -428,10 +374,7 @@ TEST(Standby, AWriteThatFailsLeavesBothTheSame) {
 // standby, is not taken for it, also where the primary has ended before it could copy.
 TEST(Standby, WhatTookThePlaceOfAFailedWriteIsNotTakenForIt) {
   World world;
-  const std::unique_ptr<KvEngine> memory = std::move(world.engines[0]);
-  auto failing = std::make_unique<FailingEngine>(*memory);
-  FailingEngine& engine = *failing;
-  world.engines[0] = std::move(failing);
+  FailingEngine& engine = world.MakeFail(0);
   world.StartFollowing();
   std::atomic<int> writes{0};
   engine.before_write = [&] {
