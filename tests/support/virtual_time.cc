@@ -1,12 +1,11 @@
 #include "virtual_time.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 #include "files_of_test.h"
@@ -16,6 +15,8 @@ namespace {
 
 // Between two looks while threads run.
 constexpr std::chrono::microseconds kPause{50};
+// Of so many threads files are kept open; most of these ended long ago.
+constexpr size_t kThreadsMax = 1000;
 
 // How often threads of this process, but for this one, have gone to sleep.
 uint64_t SleepsOfOthers() {
@@ -44,7 +45,7 @@ VirtualTime::~VirtualTime() {
   }
   thread_.join();
   Clock::Replace(nullptr);
-  for (const auto& [id, file] : files_) close(file);
+  CloseFiles();
 }
 
 Clock::time_point VirtualTime::Now() { return began_ + passed_.load(); }
@@ -78,7 +79,7 @@ void VirtualTime::WaitUntil(std::condition_variable& condition, std::unique_lock
 }
 
 void VirtualTime::Run() {
-  own_id_ = std::to_string(gettid());
+  own_id_ = gettid();
   std::unique_lock lock(mutex_);
   while (!is_ending_) {
     if (waits_.empty()) {
@@ -103,51 +104,62 @@ void VirtualTime::Run() {
 }
 
 // The threads are looked at one after the other. If each sleeps, and meanwhile none has gone to sleep, all slept when
-// the look began. A thread that was woken and has no processor yet still seems to wait for a futex; its state says that
-// it runs.
+// the look began. A thread is counted as gone to sleep somewhat later than it sleeps, when the kernel has found the
+// next for its processor. So whom it woke just before is looked at once more.
 bool VirtualTime::AllSleep() {
   const uint64_t sleeps = SleepsOfOthers();
+  if (files_.size() > kThreadsMax) CloseFiles();
+  // Who was awake at the last look often still is.
+  if (auto last = files_.find(last_awake_); last != files_.end() && !Sleeps(last->first, last->second)) return false;
   DIR* const threads = opendir("/proc/self/task");
   if (threads == nullptr) return false;
-  const auto each = [&](bool (VirtualTime::*sleeps_by)(int threads, const std::string& id)) {
-    rewinddir(threads);
-    while (const dirent* entry = readdir(threads)) {
-      const std::string id = entry->d_name;
-      if (id[0] != '.' && id != own_id_ && !(this->*sleeps_by)(dirfd(threads), id)) return false;
-    }
-    return true;
-  };
-  const bool all_sleep = each(&VirtualTime::WaitsOrSleeps) && each(&VirtualTime::Sleeps);
+  const bool all_sleep = EachSleeps(threads) && EachSleeps(threads);
   closedir(threads);
   return all_sleep && SleepsOfOthers() == sleeps;
 }
 
-// Nearly all wait for a futex. This shows in a file that is cheap to read again; one of a thread that has ended cannot
-// be read, and is opened anew for another of the same id.
-bool VirtualTime::WaitsOrSleeps(int threads, const std::string& id) {
-  const auto [place, is_new] = files_.try_emplace(id, -1);
-  char text[256];
-  ssize_t length = is_new ? -1 : pread(place->second, text, sizeof(text), 0);
-  if (length <= 0) {
-    if (!is_new) close(place->second);
-    place->second = openat(threads, (id + "/syscall").c_str(), O_RDONLY | O_CLOEXEC);
-    length = place->second < 0 ? 0 : pread(place->second, text, sizeof(text), 0);
-    if (place->second < 0) files_.erase(place);
+bool VirtualTime::EachSleeps(DIR* threads) {
+  rewinddir(threads);
+  while (const dirent* entry = readdir(threads)) {
+    const pid_t id = atoi(entry->d_name);  // 0: "." and ".."
+    if (id == 0 || id == own_id_ || Sleeps(id, files_[id])) continue;
+    last_awake_ = id;
+    return false;
   }
-  const std::string futex = std::to_string(SYS_futex) + " ";
-  if (length > 0 && std::string_view(text, static_cast<size_t>(length)).starts_with(futex)) return true;
-  return Sleeps(threads, id);
+  return true;
 }
 
-bool VirtualTime::Sleeps(int threads, const std::string& id) {
+void VirtualTime::CloseFiles() {
+  for (const auto& [id, files] : files_) {
+    if (files.wchan >= 0) close(files.wchan);
+    if (files.stat >= 0) close(files.stat);
+  }
+  files_.clear();
+}
+
+// Nearly all wait for a futex: what a thread waits for is cheaper to read than its state, and is none while it runs or
+// is about to.
+bool VirtualTime::Sleeps(pid_t id, ThreadFiles& files) {
   char text[256];
-  const int file = openat(threads, (id + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  const ssize_t length = file < 0 ? 0 : read(file, text, sizeof(text));
-  if (file >= 0) close(file);
-  if (length <= 0) return true;  // it has ended
-  const std::string_view stat(text, static_cast<size_t>(length));
+  if (const std::string_view waits_for = Read(id, "wchan", files.wchan, text); waits_for.starts_with("futex")) {
+    return true;
+  }
+  const std::string_view stat = Read(id, "stat", files.stat, text);
+  if (stat.empty()) return true;                 // it has ended
   const char state = stat[stat.rfind(')') + 2];  // after the name, which may have any letters
   return state == 'S' || state == 'Z' || state == 'X';
+}
+
+// Of a thread that has ended nothing can be read; the file is opened anew then for another of the same id.
+std::string_view VirtualTime::Read(pid_t id, const char* name, int& file, std::span<char> text) {
+  ssize_t length = file < 0 ? -1 : pread(file, text.data(), text.size(), 0);
+  if (length <= 0) {
+    if (file >= 0) close(file);
+    const std::string path = "/proc/self/task/" + std::to_string(id) + "/" + name;
+    file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    length = file < 0 ? 0 : pread(file, text.data(), text.size(), 0);
+  }
+  return {text.data(), static_cast<size_t>(std::max<ssize_t>(length, 0))};
 }
 
 }  // namespace cairnfs

@@ -9,12 +9,16 @@
 // the time flies. A program that tests these links no virtual_time.
 #pragma once
 
+#include <dirent.h>
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <string>
+#include <span>
+#include <string_view>
 #include <thread>
 
 #include "base/clock.h"
@@ -38,9 +42,15 @@ class VirtualTime final : public TimeSource {
   void Run();
   // Whether at some instant of the call all other threads slept: none ran, or waited for a disk.
   bool AllSleep();
-  // Of one thread; `threads` is the folder of all. The first is cheaper, and true too of one that is about to run.
-  bool WaitsOrSleeps(int threads, const std::string& id);
-  bool Sleeps(int threads, const std::string& id);
+  struct ThreadFiles {  // in /proc; -1: not open
+    int wchan = -1;
+    int stat = -1;
+  };
+  bool EachSleeps(DIR* threads);
+  void CloseFiles();
+  static bool Sleeps(pid_t id, ThreadFiles& files);
+  // Empty: there is no such thread any more.
+  static std::string_view Read(pid_t id, const char* name, int& file, std::span<char> text);
 
   std::atomic<Clock::duration> passed_{};
   const Clock::time_point began_ = std::chrono::steady_clock::now();
@@ -51,8 +61,9 @@ class VirtualTime final : public TimeSource {
   std::multimap<Clock::time_point, std::condition_variable*> waits_;
   uint64_t changes_ = 0;  // of waits_
   bool is_ending_ = false;
-  std::string own_id_;                // of thread_, as the next
-  std::map<std::string, int> files_;  // of each thread
+  pid_t own_id_ = 0;                    // of thread_, as the next
+  pid_t last_awake_ = 0;                // 0: none
+  std::map<pid_t, ThreadFiles> files_;  // of each thread that was looked at
   std::thread thread_;
 };
 
