@@ -5,7 +5,8 @@
 #define CAIRNFS_CAIRNFS_H_
 
 /* All attributes that CairnFS answers itself begin with this. They can be read with getxattr(2), by everybody who can
- * open the path; listxattr(2) does not name them; setting or removing one gives EPERM, but for CAIRNFS_XATTR_LEVEL. */
+ * open the path; listxattr(2) does not name them, so no copy has them; setting or removing one gives EPERM, but for
+ * CAIRNFS_XATTR_LEVEL and those of retention, which are stored. */
 #define CAIRNFS_XATTR_PREFIX "user.cairnfs."
 
 /* How safe a path is, as text without a final NUL: one of CAIRNFS_DURABILITY_... below. A file stands for its bytes,
@@ -19,6 +20,34 @@
  * without a final NUL. Other files: ENODATA. */
 #define CAIRNFS_XATTR_UNIQUE_BYTES CAIRNFS_XATTR_PREFIX "unique_bytes"
 #define CAIRNFS_XATTR_CHUNKS CAIRNFS_XATTR_PREFIX "chunks"
+
+/* Of a directory that a rename has published: what is known of that commit, as JSON. docs/commits.md has the keys.
+ * Others: ENODATA. */
+#define CAIRNFS_XATTR_COMMIT CAIRNFS_XATTR_PREFIX "commit"
+
+/* Retention (docs/commits.md, "What stays"). All are of directories other than the root of the filesystem. Only the
+ * owner of the directory and root may set or remove them: others get EPERM, and a value that is wrong EINVAL.
+ * Of the directory of a run: which of its checkpoints stay, as JSON; docs/commits.md has the keys. */
+#define CAIRNFS_XATTR_RETAIN CAIRNFS_XATTR_PREFIX "retain"
+/* Of a checkpoint, "1": retention does not remove it. */
+#define CAIRNFS_XATTR_PINNED CAIRNFS_XATTR_PREFIX "pinned"
+/* Of a checkpoint: retention does not remove it before this time, in whole seconds since 1970. Setting an earlier one
+ * gives EEXIST; removing the attribute ends the hold. */
+#define CAIRNFS_XATTR_HELD_UNTIL CAIRNFS_XATTR_PREFIX "held_until"
+/* Of a checkpoint, followed by the name of a metric: its value, a finite number as text. */
+#define CAIRNFS_XATTR_METRIC_PREFIX CAIRNFS_XATTR_PREFIX "metric."
+/* Of a checkpoint, the name that retention gave it, and after a slash each pattern of what stays in it: its removal has
+ * begun. It cannot be renamed, pinned or held any more, its record of a commit is gone, and whoever finds it goes on.
+ * EBUSY: it is pinned or held. ENOENT: it does not have that name. What stays of it has its own name again, and this:
+ * it is no checkpoint until its owner or root removes the attribute. */
+#define CAIRNFS_XATTR_REMOVING CAIRNFS_XATTR_PREFIX "removing"
+/* Of the directory of a run, for its owner and root: when its policy was last applied by itself, and what came of that,
+ * as JSON; docs/commits.md has the keys. It is answered, not stored. ENODATA: it was not yet. */
+#define CAIRNFS_XATTR_RETAINED CAIRNFS_XATTR_PREFIX "retained"
+/* Of a directory: how many of the files below it processes have open, as a decimal number, those of another host in one
+ * directory counted as one; only for its owner and root, others get EPERM. ETIMEDOUT: a host does not say. It is
+ * answered, not stored. */
+#define CAIRNFS_XATTR_OPEN_FILES CAIRNFS_XATTR_PREFIX "open_files"
 
 #define CAIRNFS_DURABILITY_PENDING "pending" /* accepted, not durable yet; fsync(2) or `cairnfs wait` waits for it */
 #define CAIRNFS_DURABILITY_LOCAL "local"     /* durable on this host's disk */
@@ -44,7 +73,10 @@ enum cairnfs_exit_code {
   CAIRNFS_EXIT_BUSY = 5,
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
   /* The data directory is damaged, or of a newer format. */
-  CAIRNFS_EXIT_CORRUPT = 7
+  CAIRNFS_EXIT_CORRUPT = 7,
+  CAIRNFS_EXIT_NONE = 8, /* `latest` found no whole checkpoint, `retain` no policy */
+  /* The time of `umount --deadline` or `stop_deadline` was up before everything was durable. */
+  CAIRNFS_EXIT_LOST = 9
 };
 
 #endif /* CAIRNFS_CAIRNFS_H_ */

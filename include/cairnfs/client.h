@@ -130,14 +130,15 @@ typedef struct cairnfs_stream {
 
 typedef struct cairnfs_save_request {
   uint32_t struct_bytes;
-  uint32_t mode;    /* permission bits of the file, before the umask; 0: 0666 */
+  uint32_t mode;    /* permission bits of the file, before the umask; 0: those, the group and the access control list of
+                     * the file that is replaced, or fewer bits where these cannot be had; else 0666 before the umask */
   const char* path; /* replaced by the rename, if a file or a symbolic link is there; all else is an error */
   /* The file of this saver's last save that succeeded, by any path; or NULL: then every byte is written. */
   const char* base;
   /* The file's size. Segments lie within it and do not overlap; they come in any order. Bytes that no segment covers
    * are zeros. */
   uint64_t file_bytes;
-  const cairnfs_segment* segments;
+  const cairnfs_segment* segments; /* their memory may overlap: it is only read */
   size_t segment_count;
   /* The stream of each device on which its tensors were made; the library's reading is ordered after what was put on
    * it before the call. Devices that are not named: the legacy default stream. At most one for each device. */
@@ -181,7 +182,8 @@ typedef struct cairnfs_save_result {
  * the caller's streams, and returns. The work goes on in threads of the library. The file is written as
  * PATH.tmp-RANDOM, made durable, renamed to PATH, and the directory is made durable; a failure removes it, and leaves
  * what PATH and the base name as it was. Where only the last step fails, the new file is whole under PATH, but may be
- * gone after a crash of the machine; the error says so. After a kill the file may stay under its temporary name.
+ * gone after a crash of the machine; the error says so. After a kill the file may stay under its temporary name, until
+ * the next save of that PATH by the same user: those that are being written are locked by flock(2), and others go.
  * Until the source is free (cairnfs_save_wait_source) the memory of tensors must stay and must not change; a host
  * tensor that does change meanwhile gives the file some of its states, and never a wrong fingerprint. One of a device
  * that does may get a fingerprint of other bytes than the file has: then later saves may take wrong bytes from it.

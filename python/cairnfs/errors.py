@@ -1,6 +1,8 @@
 """The exceptions of this package. Each has `code`, a cairnfs_error_code of the C ABI or None, and a text that names
 what is wrong and which. Each is also the built-in exception that a program would expect: `except OSError` works."""
 
+import errno
+
 
 class Error(Exception):
     """Any error of this package. `code` is the C ABI's, or None for what Python found; `system_errno` is errno or 0."""
@@ -48,6 +50,10 @@ class FileError(Error, OSError):
     """Another error of a file."""
 
 
+class IsDirectoryError(FileError, IsADirectoryError):
+    """A directory where a file is to be read or written."""
+
+
 class DeviceError(Error, RuntimeError):
     """Another error of CUDA."""
 
@@ -91,7 +97,8 @@ BY_CODE = {
 
 def from_code(code, text, system_errno=0):
     """The exception for an error code of the C ABI."""
-    error = BY_CODE.get(code, Error)(text)
+    kind = IsDirectoryError if system_errno == errno.EISDIR else BY_CODE.get(code, Error)
+    error = kind(text)
     error.code = code
     error.system_errno = system_errno
     if isinstance(error, OSError) and system_errno:

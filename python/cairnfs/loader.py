@@ -65,10 +65,10 @@ def part_of(entry, wanted):
 
 
 def _cut(entry, bounds):
-    item = _dtypes.ITEM_BYTES[entry.dtype]
     shape = tuple(end - begin for begin, end in bounds)
     if math.prod(shape) == 0:
         return Part(shape, [], shape, None)
+    item = entry.bytes // math.prod(entry.shape)
     # Dimensions from `whole` on are taken as they are; one run spans these and the cut of the dimension before.
     whole = len(shape)
     while whole > 0 and shape[whole - 1] == entry.shape[whole - 1]:

@@ -17,6 +17,8 @@ HEADER_BYTES_MAX = 100_000_000  # what the format's own library reads
 ALIGNMENT = 4096
 METADATA = "__metadata__"
 INT64_END = 1 << 63
+# torch.serialization.MAGIC_NUMBER in a pickle: the beginning of what torch.save wrote before 1.6.
+_LEGACY_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +110,8 @@ def read_header(path, file):
     length = struct.unpack("<Q", prefix[:8])[0] if len(prefix) == 9 else 0
     if prefix[:4] == b"PK\x03\x04":
         raise errors.FormatError(f"{path} is no safetensors file; cairnfs.torch.load reads those of torch.save")
+    if prefix[:1] == b"\x80" and _LEGACY_MAGIC in os.pread(file.fileno(), 32, 0):
+        raise errors.FormatError(f"{path} is a file of torch.save in its old format, which is no zip; use torch.load")
     if length < 2 or length > HEADER_BYTES_MAX or prefix[8:] != b"{":
         raise errors.FormatError(f"{path} is no safetensors file")
     text = bytearray()

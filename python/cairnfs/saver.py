@@ -1,6 +1,7 @@
 """Saving: a Saver keeps what the next save of a series needs, and each save has a future."""
 
 import concurrent.futures
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -31,6 +32,25 @@ class SaveResult:
 
 class SaveFuture(concurrent.futures.Future):
     """Done when the file is durable under its name: then result() is a SaveResult. It cannot be cancelled."""
+
+    was_asked = False  # whether somebody has seen how the save ended
+
+    def result(self, timeout=None):
+        """As of every Future."""
+        try:
+            result = super().result(timeout)
+        except BaseException as error:
+            # The time was up, or Ctrl-C came: then it says nothing about the save.
+            self.was_asked = self.was_asked or (self.done() and error is super().exception())
+            raise
+        self.was_asked = True
+        return result
+
+    def exception(self, timeout=None):
+        """As of every Future."""
+        error = super().exception(timeout)
+        self.was_asked = True
+        return error
 
 
 class _Series:
@@ -171,7 +191,7 @@ class Saver:
         base      the file of this Saver's last save, by whatever path it has now: what did not change comes from it;
                   None: every byte is written
         metadata  {string: string} for the file's header
-        mode      permission bits before the umask; 0: 0o666
+        mode      permission bits before the umask; 0: those of the file that is replaced, else 0o666
         Returns a SaveResult. Raises errors.Error.
         """
         return self._finish(self._submit(safetensors.layout_of(tensors, metadata), path, base, mode, {}, False))
@@ -180,11 +200,13 @@ class Saver:
         """As save, but returns as soon as the tensors may change again, with a SaveFuture.
 
         An error is raised by the future, and once more by the next save of this Saver, before that begins: a loop that
-        never looks at its futures does not go on unsaved."""
+        never looks at its futures does not go on unsaved. close raises that of the last one, if nobody has seen it."""
         return self._release(self._submit(safetensors.layout_of(tensors, metadata), path, base, mode, {}, True))
 
     def close(self):
-        """Waits for a save that runs, and frees the memory. No save can follow."""
+        """Waits for a save that runs, and frees the memory. No save can follow.
+
+        Raises the error of the last save_async, if neither its future nor a later save has told anybody of it."""
         with self._start_lock:
             handle, self._handle = self._handle, None
             if handle is None or self._pid != os.getpid():
@@ -192,23 +214,29 @@ class Saver:
             if self._running is not None:
                 self._running.wait()
             _abi.library().cairnfs_saver_close(handle)
+            if self._running is not None and not self._running.future.was_asked:
+                self._raise_earlier("")
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, _kind, error, _traceback):
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(errors.Error):  # the one that is on its way says more
+            self.close()
 
     def __del__(self):
         # A child of fork(2) has none of the library's threads: it must not wait for them.
         if getattr(self, "_handle", None) is not None and self._pid == os.getpid():
             _abi.library().cairnfs_saver_close(self._handle)
 
-    def _raise_earlier(self):
+    def _raise_earlier(self, consequence="; nothing was begun now"):
         with self._series.lock:
             error, self._series.error = self._series.error, None
         if error is not None:
-            text = f"a save that was begun before failed: {error}; nothing was begun now"
+            text = f"a save that was begun before failed: {error}{consequence}"
             if not isinstance(error, errors.Error):
                 raise errors.Error(text) from error
             if error.code is None:

@@ -109,6 +109,61 @@ class SaveTest(Case):
         self.assertEqual(result.bytes_reused, 0)
         self.assert_same(read_plain(self.path("3"))[0], state)
 
+    def test_every_name_that_a_file_may_have(self):
+        for name in ("n" * 255, "n" * 240, "ü" * 127, "a" + "層" * 84):
+            self.saver.save({"a": self.array((9,))}, self.path(name))
+            self.saver.save({"a": self.array((9,))}, self.path(name))
+            self.assertEqual(os.listdir(self.folder), [name])
+            os.unlink(self.path(name))
+
+    def test_a_file_that_is_replaced_keeps_its_mode(self):
+        old_umask = os.umask(0o022)
+        self.addCleanup(os.umask, old_umask)
+
+        def mode_after_a_save(**options):
+            self.saver.save({"a": self.array((9,))}, self.path("state"), **options)
+            return stat.S_IMODE(os.stat(self.path("state")).st_mode)
+
+        self.assertEqual(mode_after_a_save(), 0o644)
+        for mode in (0o600, 0o666, 0o400, 0o751):
+            os.chmod(self.path("state"), mode)
+            self.assertEqual(mode_after_a_save(), mode)
+        self.assertEqual(mode_after_a_save(mode=0o660), 0o640)  # as asked for, before the umask
+        os.chmod(self.path("state"), 0o4755)
+        self.assertEqual(mode_after_a_save(), 0o755)
+        # Through a link, as torch.save writes through it.
+        os.rename(self.path("state"), self.path("target"))
+        os.chmod(self.path("target"), 0o600)
+        os.symlink("target", self.path("state"))
+        self.assertEqual(mode_after_a_save(), 0o600)
+
+    def test_a_mode_is_not_widened_by_another_group(self):
+        self.saver.save({"a": self.array((9,))}, self.path("state"))
+        if os.geteuid() != 0:
+            self.skipTest("needs root")
+        os.chown(self.path("state"), -1, 12345)
+        os.chmod(self.path("state"), 0o664)
+        self.saver.save({"a": self.array((9,))}, self.path("state"))
+        found = os.stat(self.path("state"))
+        self.assertEqual((found.st_gid, stat.S_IMODE(found.st_mode)), (12345, 0o664))
+        code = (
+            "import os, sys, numpy, cairnfs\n"
+            "os.umask(0o022)\n"
+            "os.setgroups([])\n"
+            "os.setgid(54321)\n"
+            "os.setuid(54321)\n"
+            "cairnfs.Saver().save({'a': numpy.zeros(5)}, 'state')\n"
+        )
+        os.chmod(self.folder, 0o777)
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=self.folder)
+        found = os.stat(self.path("state"))
+        self.assertEqual((found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)), (54321, 54321, 0o644))
+        # Whoever made the other file does not say who may write to this one.
+        os.chmod(self.path("state"), 0o666)
+        self.saver.save({"a": self.array((9,))}, self.path("state"))
+        found = os.stat(self.path("state"))
+        self.assertEqual((found.st_uid, stat.S_IMODE(found.st_mode)), (0, 0o644))
+
     def test_a_relative_path_and_a_pathlike(self):
         here = os.getcwd()
         os.chdir(self.folder)
@@ -259,7 +314,7 @@ class ErrorTest(Case):
             self.assertEqual(file.read(), before)
 
     def test_a_ring_that_cannot_be_had(self):
-        with cairnfs.Saver(ring_bytes=1 << 60) as saver, self.assert_raises(errors.NoMemoryError, 1 << 60):
+        with cairnfs.Saver(ring_bytes=1 << 60) as saver, self.assert_raises(errors.NoMemoryError, "ring", 1 << 60):
             saver.save(self.good, self.path("state"))
         self.assertEqual(os.listdir(self.folder), [])
 
@@ -285,7 +340,10 @@ class ErrorTest(Case):
     def test_paths(self):
         self.refuse(FileNotFoundError, ["missing"], self.good, self.path("missing/state"))
         os.mkdir(self.path("folder"))
-        self.refuse(OSError, ["folder", "directory"], self.good, self.path("folder"))
+        for path in ("folder", "folder/."):
+            self.refuse(IsADirectoryError, ["folder", "directory"], self.good, self.path(path))
+            self.refuse(errors.FileError, ["folder", "directory"], self.good, self.path(path))
+        self.refuse(errors.FileError, ["xyz", "name"], self.good, self.path("xyz" * 86))
         os.mkfifo(self.path("pipe"))
         self.refuse(OSError, ["pipe", "no regular file"], self.good, self.path("pipe"))
         self.assertTrue(stat.S_ISFIFO(os.stat(self.path("pipe")).st_mode))
@@ -385,6 +443,23 @@ class ErrorTest(Case):
         self.refuse(errors.NotFoundError, ["before failed", "missing"], self.good)
         self.saver.save(self.good, self.path("state"))
         self.assert_same(read_plain(self.path("state"))[0], self.good)
+
+    def test_an_error_that_nobody_has_seen_is_raised_at_the_end(self):
+        with self.assert_raises(errors.NotFoundError, "before failed", "missing"):
+            with cairnfs.Saver() as saver:
+                saver.save_async(self.good, self.path("missing/state"))
+        saver = cairnfs.Saver()
+        saver.save_async(self.good, self.path("missing/state"))
+        with self.assert_raises(errors.NotFoundError, "missing"):
+            saver.close()
+        saver.close()
+        for ask in (lambda future: future.exception(), lambda future: self.assertRaises(OSError, future.result)):
+            with cairnfs.Saver() as saver:
+                ask(saver.save_async(self.good, self.path("missing/state")))
+        with self.assertRaises(ZeroDivisionError):
+            with cairnfs.Saver() as saver:
+                saver.save_async(self.good, self.path("missing/state"))
+                raise ZeroDivisionError
 
     def test_an_error_of_save_is_raised_once(self):
         self.refuse(errors.NotFoundError, ["missing"], self.good, self.path("missing/state"))

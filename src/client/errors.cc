@@ -18,8 +18,8 @@ AbiError ToAbi(ErrorCode code) {
     case ErrorCode::kStale: return {CAIRNFS_ERROR_POINTER, EFAULT};
     case ErrorCode::kNotFound: return {CAIRNFS_ERROR_NOT_FOUND, ENOENT};
     case ErrorCode::kNotDirectory: return {CAIRNFS_ERROR_NOT_FOUND, ENOTDIR};
-    case ErrorCode::kIsDirectory: return {CAIRNFS_ERROR_NOT_FOUND, EISDIR};
-    case ErrorCode::kNameTooLong: return {CAIRNFS_ERROR_NOT_FOUND, ENAMETOOLONG};
+    case ErrorCode::kIsDirectory: return {CAIRNFS_ERROR_IO, EISDIR};
+    case ErrorCode::kNameTooLong: return {CAIRNFS_ERROR_IO, ENAMETOOLONG};
     case ErrorCode::kPermission: return {CAIRNFS_ERROR_PERMISSION, EACCES};
     case ErrorCode::kNoSpace: return {CAIRNFS_ERROR_NO_SPACE, ENOSPC};
     case ErrorCode::kExhausted: return {CAIRNFS_ERROR_NO_MEMORY, ENOMEM};

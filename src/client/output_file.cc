@@ -9,9 +9,9 @@
 #include <cerrno>
 
 #include "base/failpoint.h"
-#include "base/hex.h"
-#include "base/random_bytes.h"
 #include "client/errors.h"
+#include "client/replaced_mode.h"
+#include "client/temporary_files.h"
 
 namespace cairnfs::client {
 namespace {
@@ -35,15 +35,9 @@ Status OutputFile::Open(const Options& options) {
   directory_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory_ < 0) return FileError(errno, path_ + ": its directory " + folder);
   CAIRNFS_RETURN_IF_ERROR(CheckName());
-  std::string name = name_ + ".tmp-" + ToHex(RandomBytes(8));
-  descriptor_ =
-      openat(directory_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, options.mode == 0 ? 0666 : options.mode);
-  if (descriptor_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be made");
-  temporary_name_ = std::move(name);
-  look_ = openat(directory_, temporary_name_.c_str(), O_RDONLY | O_CLOEXEC);
-  // The mode may not let even its owner read it.
-  if (look_ < 0) look_ = dup(descriptor_);
-  if (look_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be opened");
+  const std::string prefix = TemporaryPrefix(directory_, name_);
+  RemoveAbandoned(directory_, prefix);  // first: this file may need their space
+  CAIRNFS_RETURN_IF_ERROR(Make(prefix, options.mode));
   if (ftruncate(descriptor_, static_cast<off_t>(options.bytes)) != 0) {
     return FileError(errno, path_ + ".tmp-...: cannot have " + std::to_string(options.bytes) + " bytes");
   }
@@ -51,10 +45,40 @@ Status OutputFile::Open(const Options& options) {
   return {};
 }
 
+// Under a name of its own, which nobody else may take for one that was left behind.
+Status OutputFile::Make(const std::string& prefix, uint32_t mode) {
+  struct stat found {};
+  const bool replaces = mode == 0 && fstatat(directory_, name_.c_str(), &found, 0) == 0 && S_ISREG(found.st_mode);
+  // Whoever may read the file may lock it too.
+  for (int tries = 0;; tries++) {
+    if (tries == 100) return MakeError(ErrorCode::kIo, path_ + ".tmp-...: somebody locks each file of that name");
+    std::string name = TemporaryName(prefix);
+    const mode_t first_mode = replaces ? 0600 : mode == 0 ? 0666 : mode;
+    descriptor_ = openat(directory_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, first_mode);
+    if (descriptor_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be made");
+    temporary_name_ = std::move(name);
+    look_ = openat(directory_, temporary_name_.c_str(), O_RDONLY | O_CLOEXEC);
+    // The mode may not let even its owner read it.
+    if (look_ < 0) look_ = dup(descriptor_);
+    if (look_ < 0) return FileError(errno, path_ + ".tmp-...: cannot be opened");
+    CAIRNFS_ASSIGN_OR_RETURN(const bool is_locked, LockTemporary(look_));
+    if (is_locked) break;
+    unlinkat(directory_, temporary_name_.c_str(), 0);
+    close(look_);
+    close(descriptor_);
+    look_ = descriptor_ = -1;
+  }
+  if (replaces) TakeModeOf(path_, descriptor_);
+  return {};
+}
+
 // Before anything is written. A rename would put the file in the place of a pipe, or of /dev/null.
 Status OutputFile::CheckName() const {
   struct stat found {};
-  if (fstatat(directory_, name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) return {};  // the rename says what is wrong
+  if (fstatat(directory_, name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno == ENAMETOOLONG) return FileError(errno, path_);
+    return {};  // the rename says what is wrong
+  }
   if (S_ISDIR(found.st_mode)) return FileError(EISDIR, path_);
   if (S_ISREG(found.st_mode) || S_ISLNK(found.st_mode)) return {};
   return MakeError(ErrorCode::kIo, path_ + " is no regular file: a save replaces only files and links");

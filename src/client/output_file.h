@@ -14,7 +14,7 @@ class OutputFile {
  public:
   struct Options {
     std::string path;
-    uint32_t mode;   // before the umask
+    uint32_t mode;   // before the umask; 0: that of the file that is replaced, else 0666
     uint64_t bytes;  // its size; what is not written is zeros
   };
   // kNotFound, kPermission, kNoSpace, ...: the message names the path.
@@ -39,6 +39,7 @@ class OutputFile {
   explicit OutputFile(std::string path) : path_(std::move(path)) {}
   Status Open(const Options& options);
   Status CheckName() const;
+  Status Make(const std::string& prefix, uint32_t mode);
   // Until a write would give the file a later mtime. False: that cannot be said.
   bool WaitPastMtime();
 

@@ -19,8 +19,9 @@ Status Ring::Reserve(uint64_t bytes) {
   if (buffer_ != nullptr) devices_.FreePinned(buffer_, bytes_);
   buffer_ = nullptr;
   bytes_ = 0;
-  CAIRNFS_ASSIGN_OR_RETURN(void* memory, devices_.AllocatePinned(bytes));
-  buffer_ = static_cast<std::byte*>(memory);
+  const Result<void*> memory = devices_.AllocatePinned(bytes);
+  if (!memory.ok()) return memory.error().WithContext("the ring");
+  buffer_ = static_cast<std::byte*>(*memory);
   bytes_ = bytes;
   is_pinned_ = pins;
   return {};

@@ -114,13 +114,42 @@ def what_was_not_run_is_said_first():
 
 def one_measurement_alone():
     with Scratch() as scratch:
+        # By a path of the library that is good in this directory alone, and that dlopen(3) takes for a name.
         run("/usr/bin/python3", PROGRAM, "--cpu", "--bytes", "8MiB", "--rounds", "1", "--only", "loads", "--dir",
-            scratch.path, "--out", scratch.path, "--library", LIBRARY, cwd=scratch.path)
+            scratch.path, "--out", scratch.path, "--library", os.path.basename(LIBRARY), cwd=os.path.dirname(LIBRARY))
         with open(os.path.join(scratch.path, "gpu-check.json"), encoding="utf-8") as file:
             found = json.load(file)
         assert found["tests"] == {"checks": "not run: --only leaves them out"}, found["tests"]
         assert not [name for name in found["figures"] if "chain" in name], found["figures"]
         assert rows_of(found)["load: rate / min(as many readers, pinned copies)"]["figure"] is not None
+
+
+def the_chain_where_files_share_nothing():
+    """A hundred copies would fill the disk, and no row is about them: it is left out, and that is no error."""
+    with Scratch() as scratch:
+        folder = scratch.ext4("plain", 64 << 20)
+        done = subprocess.run(["/usr/bin/python3", PROGRAM, "--cpu", "--bytes", "8MiB", "--only", "chain", "--dir",
+                               folder, "--out", scratch.path, "--library", LIBRARY], cwd=scratch.path, text=True,
+                              stdout=subprocess.PIPE, check=False)
+        assert done.returncode == 0 and "chain: not measured: it needs CairnFS" in done.stdout, done
+        with open(os.path.join(scratch.path, "gpu-check.json"), encoding="utf-8") as file:
+            found = json.load(file)
+        assert not found["errors"] and not found["figures"], found
+
+
+def options_that_are_wrong():
+    with Scratch() as scratch:
+        def gpu_check(*options):
+            command = ["/usr/bin/python3", PROGRAM, "--cpu", "--out", scratch.path, "--bytes", "8MiB", *options]
+            return subprocess.run(command, cwd=scratch.path, text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, check=False)
+
+        for option, value in (("--dir", scratch.path + "/missing"), ("--library", scratch.path + "/missing.so")):
+            done = gpu_check(option, value)
+            assert done.returncode == 2 and f"{option}: {value}" in done.stdout, done
+            assert "Traceback" not in done.stdout, done
+        done = gpu_check("--dir", scratch.path, "--library", LIBRARY, "--only", "loads", "--seconds", "0")
+        assert done.returncode == 0 and "not measured, after 0 seconds: loads" in done.stdout, done
 
 
 def without_a_gpu():
@@ -155,4 +184,5 @@ def a_gpu_that_cannot_be_used():
 if __name__ == "__main__":
     seed_from_arguments()
     sys.exit(run_cases((goals_are_judged, sanitizers_are_run, what_was_not_run_is_said_first, without_a_gpu,
-                        a_gpu_that_cannot_be_used, one_measurement_alone, on_cairnfs)))
+                        a_gpu_that_cannot_be_used, one_measurement_alone, the_chain_where_files_share_nothing,
+                        options_that_are_wrong, on_cairnfs)))

@@ -118,7 +118,7 @@ class Series:
         while len(self.state) < 3 or rng.random() < 0.2:
             name = f"t{rng.randrange(NAMES)}"
             self.state[name] = HostMemory(rng.choice(SIZES))
-            self.state[name].randomize(rng.random())
+            self.state[name].randomize(rng.randrange(1 << 63))
         if len(self.state) > 3 and rng.random() < 0.15:
             del self.state[rng.choice(list(self.state))]
         if rng.random() < 0.2:

@@ -1,6 +1,7 @@
 """Measures. Each measurement puts raw figures into `world.figures`, a list with one entry for each round, by names that
 begin with "device." or "host.": where the tensors lie. goals.py makes ratios of them."""
 
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -40,8 +41,8 @@ class World:
 def _state(memory_of, size, seed):
     """Tensors of random bytes. The peer has other ones: CairnFS stores the same content once."""
     tensors = {f"t{i}": memory_of(max(size // TENSORS // BLOCK, 1) * BLOCK) for i in range(TENSORS)}
-    for i, memory in enumerate(tensors.values()):
-        memory.randomize(seed * TENSORS + i)
+    with concurrent.futures.ThreadPoolExecutor(peers.THREADS) as pool:
+        list(pool.map(lambda i: tensors[f"t{i}"].randomize(seed * TENSORS + i), range(TENSORS)))
     return tensors
 
 
@@ -112,6 +113,7 @@ def _saves_beside_peers(world, kind, memory_of):
             _add_save(world, f"{kind}.unchanged", series.save_unchanged())
             _change_all(theirs)
             written, durable = peers.plain_write(world.folder / "plain", [each.buffer for each in theirs.values()])
+            os.unlink(world.folder / "plain")  # the disk need not hold the files of all at once
             world.add(f"{kind}.plain_written_s", written)
             world.add(f"{kind}.plain_durable_s", durable)
             if peers.has_torch():
@@ -119,6 +121,7 @@ def _saves_beside_peers(world, kind, memory_of):
                 returned, durable = peers.torch_save(world.folder / "torch.pt", tensors)
                 world.add(f"{kind}.torch_s", returned)
                 world.add(f"{kind}.torch_durable_s", durable)
+                os.unlink(world.folder / "torch.pt")
 
 
 def saves(world):
@@ -177,7 +180,11 @@ def pinned(world):
 
 def chain(world):
     """Many saves, each upon the one before, a tenth of the blocks changed: what all of them need together, and how fast
-    the last one loads, beside a file of that size that was written whole."""
+    the last one loads, beside a file of that size that was written whole. Where files share nothing, each would be a copy
+    of the one before."""
+    if not peers.shares_extents(world.folder):
+        print("chain: not measured: it needs CairnFS, or a file system with reflinks", flush=True)
+        return
     found = os.statvfs(world.folder)
     tensors = _state(world.memory_of, min(world.bytes, CHAIN_BYTES_MAX, found.f_bavail * found.f_frsize // 16), 6)
     blocks = [(memory, at) for memory in tensors.values() for at in range(0, memory.bytes, BLOCK)]

@@ -10,6 +10,11 @@ import random
 
 from .library import BLOCK, abi
 
+try:
+    import numpy
+except ImportError:  # the same without it takes ten times as long
+    numpy = None
+
 # Every byte plus one: 255 changes give 255 new contents, and random ones stay as random as they were.
 _NEXT = bytes((byte + 1) % 256 for byte in range(256))
 
@@ -29,11 +34,21 @@ class HostMemory:
         return bytes(self.buffer)
 
     def randomize(self, seed):
+        if numpy is not None:
+            rng, words = numpy.random.Generator(numpy.random.SFC64(seed)), self.bytes // 8
+            if words > 0:
+                numpy.frombuffer(self.buffer, numpy.uint64, words)[:] = rng.integers(0, 1 << 64, words, numpy.uint64)
+            self.fill(8 * words, rng.bytes(self.bytes % 8))
+            return
         rng = random.Random(seed)
         for at in range(0, self.bytes, BLOCK):
             self.fill(at, rng.randbytes(min(BLOCK, self.bytes - at)))
 
     def change(self, at, count):
+        if numpy is not None:
+            array = numpy.frombuffer(self.buffer, numpy.uint8, count, at)
+            array += 1
+            return
         for begin in range(at, at + count, BLOCK):
             end = min(begin + BLOCK, at + count)
             self.fill(begin, bytes(self.buffer[begin:end]).translate(_NEXT))

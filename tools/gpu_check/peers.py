@@ -3,6 +3,7 @@ what the directory lies on."""
 
 import concurrent.futures
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -141,6 +142,25 @@ def mount_of(folder):
             if os.path.commonpath((folder, point)) == point and len(point) >= len(best[0]):
                 best = (point, kind)
     return best
+
+
+def shares_extents(folder):
+    """Whether copies of a file's bytes need no space there: on CairnFS, and where ioctl_ficlone(2) works."""
+    if mount_of(folder)[1] == "fuse.cairnfs":
+        return True
+    source, copy = os.path.join(folder, "ficlone"), os.path.join(folder, "ficlone.copy")
+    try:
+        with open(source, "wb+") as one, open(copy, "wb") as other:
+            one.write(bytes(4096))
+            one.flush()
+            fcntl.ioctl(other, 0x40049409, one.fileno())  # FICLONE
+        return True
+    except OSError:
+        return False
+    finally:
+        for path in (source, copy):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def used_bytes(folder):

@@ -32,11 +32,11 @@ class Saver(_Saver):
 
         The records of storages lack their CRC-32, as with torch.serialization.set_crc32_options(False): torch.load does
         not read it, `unzip -t` complains. For the other arguments see cairnfs.Saver.save."""
-        return self._finish(self._submit_layout(_zip.layout(obj, pickle_protocol), path, base, mode, False))
+        return self._finish(self._submit_layout(_zip.layout(obj, path, pickle_protocol), path, base, mode, False))
 
     def save_async(self, obj, path, base=None, *, pickle_protocol=2, mode=0):  # pylint: disable=arguments-differ
         """As save, but returns as soon as the tensors may change again; see cairnfs.Saver.save_async."""
-        return self._release(self._submit_layout(_zip.layout(obj, pickle_protocol), path, base, mode, True))
+        return self._release(self._submit_layout(_zip.layout(obj, path, pickle_protocol), path, base, mode, True))
 
     def save_safetensors(self, tensors, path, base=None, *, metadata=None, mode=0):
         """Writes {name: contiguous tensor} as a safetensors file, durable when this returns; a SaveResult."""

@@ -104,3 +104,10 @@ def of_tensor(name, tensor):
         )
     data = tensor.data_ptr() if size > 0 else 0
     return Array(data, size, tuple(tensor.shape), NAMES[tensor.dtype], number, True, tensor)
+
+
+def viewed(tensor, is_conj, is_neg):
+    """The values of a view with these bits, of memory that nobody else has and that may be changed."""
+    if is_conj:
+        torch.view_as_real(tensor)[..., 1].neg_()
+    return tensor.neg_() if is_neg else tensor

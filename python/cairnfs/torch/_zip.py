@@ -90,8 +90,8 @@ class Outline:
     storages: list
 
 
-def outline(obj, pickle_protocol=2):
-    """The Outline of torch.save(obj)."""
+def outline(obj, what, pickle_protocol=2):
+    """The Outline of torch.save(obj); `what` is for errors."""
     sink, storages = _Sink(), {}
     try:
         with torch.serialization.skip_data():
@@ -99,7 +99,7 @@ def outline(obj, pickle_protocol=2):
     except errors.Error:
         raise
     except Exception as error:  # also of the classes of what is saved
-        raise errors.InvalidError(f"this object cannot be saved: torch.save: {error!r}") from error
+        raise errors.InvalidError(f"{what}: this object cannot be saved: torch.save: {error!r}") from error
     filled = {key: storage.nbytes() for key, storage in storages.items() if storage.nbytes() > 0}
     if filled != {key: size for _, size, key in sink.gaps}:
         raise errors.FormatError(f"torch {torch.__version__} lays out its files in a way that is not known here")
@@ -142,9 +142,12 @@ def _names(obj, storages):
     return names
 
 
-def layout(obj, pickle_protocol=2):
-    """The Layout of the file that torch.save(obj) writes."""
-    plan = outline(obj, pickle_protocol)
+def layout(obj, path, pickle_protocol=2):
+    """The Layout of the file that torch.save(obj) writes; `path` is for errors."""
+    for name, tensor in paths(obj):
+        if tensor.is_quantized:  # torch lays out their storages by another way
+            raise errors.InvalidError(f"{path}: tensor '{name}' is quantized; save .int_repr() and its parameters")
+    plan = outline(obj, path, pickle_protocol)
     names = _names(obj, [storage for _, storage in plan.storages])
     tensors = [(offset, _tensors.of_storage(storage), name) for (offset, storage), name in zip(plan.storages, names)]
     return Layout(plan.bytes, plan.literals, tensors)

@@ -87,7 +87,7 @@ class _File:
         begin = self.begin_item()
         # FileSystemWriter saves the tensor as it is on the host; this one has its shape there, and no bytes yet.
         stand_in = torch.empty_strided(plain.size(), plain.stride(), dtype=plain.dtype, device="cpu")
-        outline = _zip.outline(stand_in)
+        outline = _zip.outline(stand_in, f"tensor '{name}'")
         self.layout.literals += [(begin + offset, data) for offset, data in outline.literals]
         for offset, storage in outline.storages:
             number = _tensors.number_of(plain.device)
@@ -265,12 +265,16 @@ def _plan_tensor(path, view, info, request, target):
         )
     number, begin = _tensors.number_of(target.device), info.offset + record.offset
     is_direct = number is not None and part.dtype == target.dtype and part.is_contiguous() and target.is_contiguous()
+    # The bytes in the file, and those of the target, may be of what a view conjugates or negates: copy_ knows.
+    is_direct = is_direct and not any(each.is_conj() or each.is_neg() for each in (saved, target))
     if is_direct and type(target) is torch.Tensor:
         size = part.numel() * part.element_size()
         offset = begin + part.storage_offset() * part.element_size()
         return _Wanted(request, target, target, True), [_loader.Range(offset, size, target.data_ptr(), number, name)]
     memory = torch.UntypedStorage(record.bytes)
     read = torch.empty(0, dtype=saved.dtype).set_(memory, saved.storage_offset(), saved.size(), saved.stride())
+    read = read.conj() if saved.is_conj() else read
+    read = torch._neg_view(read) if saved.is_neg() else read  # pylint: disable=protected-access
     return _Wanted(request, target, read, False), [_loader.Range(begin, record.bytes, memory.data_ptr(), -1, name)]
 
 

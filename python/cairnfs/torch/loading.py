@@ -1,9 +1,11 @@
 """Loading into torch tensors, on any device."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import math
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -26,7 +28,8 @@ def load(path, device="cpu", names=None, slices=None, *, weights_only=True, load
 
     Without `names` and `slices`: of torch.save the object that was saved, of safetensors {name: tensor}. With them:
     {name: tensor} alone. Of torch.save the names are keys and indexes joined by dots, as in "model.layers.0.weight";
-    only dense, contiguous tensors have one, and a file with sparse ones can be loaded as a whole alone.
+    only dense, contiguous tensors have one, and a file with sparse ones can be loaded as a whole alone. Of views that
+    conjugate or negate, as of x.conj(), the values are given, and no view.
 
     device        where the tensors go, of the host or CUDA; wherever they lay when they were saved
     names         which tensors; None: all, or those of `slices`
@@ -44,12 +47,14 @@ def load(path, device="cpu", names=None, slices=None, *, weights_only=True, load
     with _loader.open_file(path) as file:
         if file.read(4) != b"PK\x03\x04":
             return _load_entries(path, file, safetensors.read_header(path, file)[0], device, names, slices, loader)
+        if isinstance(names, Iterable) and not isinstance(names, str):
+            names = list(names)  # it may be one that is gone through once
         file.seek(0)
         if not _CAN_SKIP_DATA:
             return _load_by_torch(path, file, device, names, slices, weights_only)
         if names is None and not slices:
             return _load_object(path, file, device, weights_only, loader)
-        entries = _entries(path, file, weights_only)
+        entries = _entries(path, file, weights_only, names, slices)
         return _load_entries(path, file, entries, device, names, slices, loader)
 
 
@@ -59,23 +64,37 @@ def _read(path, file, ranges, loader):
         _tensors.with_room(lambda: used.read(path, file, ranges, streams))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Entry(safetensors.Entry):
+    """Of a file of torch.save: `dtype` is torch's own, and the bytes are of what the view conjugates or negates."""
+
+    is_conj: bool
+    is_neg: bool
+
+
+def _dtype_of(entry):
+    if isinstance(entry, _Entry):
+        return entry.dtype
+    if entry.dtype not in _tensors.TORCH_DTYPES:
+        raise errors.DtypeError(f"tensor '{entry.name}' is {entry.dtype}, which torch {torch.__version__} has not")
+    return _tensors.TORCH_DTYPES[entry.dtype]
+
+
 def _load_entries(path, file, entries, device, names, slices, loader):
     parts = _loader.choose(path, entries, names, slices)
-    for name in parts:
-        if entries[name].dtype not in _tensors.TORCH_DTYPES:
-            raise errors.DtypeError(
-                f"tensor '{name}' is {entries[name].dtype}, which torch {torch.__version__} has not"
-            )
+    dtypes = {name: _dtype_of(entries[name]) for name in parts}
     rows, ranges, number = {}, [], _tensors.number_of(device)
     for name, part in parts.items():
         with _tensors.memory_for(f"{path}, tensor '{name}'"):
-            rows[name] = torch.empty(part.rows_shape, dtype=_tensors.TORCH_DTYPES[entries[name].dtype], device=device)
+            rows[name] = torch.empty(part.rows_shape, dtype=dtypes[name], device=device)
         ranges += _loader.ranges_of(part, rows[name].data_ptr(), number, name)
     _read(path, file, ranges, loader)
     for name, part in parts.items():
-        if part.inner is not None:
-            with _tensors.memory_for(f"{path}, tensor '{name}'"):
+        with _tensors.memory_for(f"{path}, tensor '{name}'"):
+            if part.inner is not None:
                 rows[name] = rows[name][part.inner].clone()
+            if isinstance(entries[name], _Entry):
+                rows[name] = _tensors.viewed(rows[name], entries[name].is_conj, entries[name].is_neg)
     return rows
 
 
@@ -176,16 +195,16 @@ def _load_by_torch(path, file, device, names, slices, weights_only):
         raise _error_of_load(path, error) from error
     if "mmap" not in options:
         return obj
-    tensors = {name: tensor for name, tensor in _zip.paths(obj) if _is_plain(tensor)}
+    tensors = _by_name(path, obj, names, slices)
     entries = {
-        name: safetensors.Entry(name, _tensors.NAMES[t.dtype], tuple(t.shape), 0, t.nbytes)
+        name: safetensors.Entry(name, t.dtype, tuple(t.shape), 0, math.prod(t.shape) * t.element_size())
         for name, t in tensors.items()
     }
     found = {}
     for name in _loader.choose(path, entries, names, slices):
         cut = (slices or {}).get(name, ())
         with _tensors.memory_for(f"{path}, tensor '{name}'"):
-            found[name] = tensors[name][cut].to(device, copy=True)
+            found[name] = tensors[name][cut].to(device, copy=True).resolve_conj().resolve_neg()
     return found
 
 
@@ -203,11 +222,31 @@ def _without_memory(storage, _location):
 
 
 def _is_plain(tensor):
-    return tensor.layout == torch.strided and tensor.dtype in _tensors.NAMES and tensor.is_contiguous()
+    return tensor.layout == torch.strided and not tensor.is_quantized and tensor.is_contiguous()
 
 
-def _entries(path, file, weights_only):
-    """{name: Entry} of the dense, contiguous tensors in a file of torch.save."""
+def _by_name(path, obj, names, slices):
+    """{name: tensor} of the dense, contiguous tensors in an object. Raises for a name that was asked for and that is
+    another one's too, as "a.b" is that of both in {"a.b": one, "a": {"b": other}}."""
+    tensors, wanted = {}, set()
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        wanted = {name for name in names if isinstance(name, str)}
+    elif isinstance(slices, Mapping):
+        wanted = {name for name in slices if isinstance(name, str)}
+    for name, tensor in _zip.paths(obj):
+        if name in tensors and name in wanted:
+            raise errors.InvalidError(f"{path} has more than one tensor of the name '{name}'; load it whole")
+        tensors[name] = tensor
+    for name in wanted:
+        if name in tensors and not _is_plain(tensors[name]):
+            raise errors.InvalidError(
+                f"{path}: tensor '{name}' is not a dense, contiguous one, as can be loaded alone; load it whole"
+            )
+    return {name: tensor for name, tensor in tensors.items() if _is_plain(tensor)}
+
+
+def _entries(path, file, weights_only, names, slices):
+    """{name: _Entry} of the dense, contiguous tensors in a file of torch.save."""
     records = _filled_in_order(path, file, _asks_again())
     # Tensors without memory show where they would lie in their storages.
     by_key = {key: torch.UntypedStorage(record.bytes, device="meta") for key, record in records}
@@ -218,9 +257,7 @@ def _entries(path, file, weights_only):
         raise errors.FormatError(f"{path}: tensors cannot be loaded one by one, load it whole: {error}") from error
     places = {storage._cdata: record for storage, (_, record) in zip(storages, records)}  # pylint: disable=protected-access
     entries = {}
-    for name, tensor in _zip.paths(obj):
-        if not _is_plain(tensor):
-            continue
+    for name, tensor in _by_name(path, obj, names, slices).items():
         size, offset = math.prod(tensor.shape) * tensor.element_size(), 0
         if size > 0:
             record = places.get(tensor.untyped_storage()._cdata)  # pylint: disable=protected-access
@@ -228,5 +265,7 @@ def _entries(path, file, weights_only):
             if record is None or begin + size > record.bytes:
                 raise errors.FormatError(f"{path}: tensor '{name}' does not lie in a record of the file")
             offset = record.offset + begin
-        entries[name] = safetensors.Entry(name, _tensors.NAMES[tensor.dtype], tuple(tensor.shape), offset, size)
+        entries[name] = _Entry(
+            name, tensor.dtype, tuple(tensor.shape), offset, size, tensor.is_conj(), tensor.is_neg()
+        )
     return entries

@@ -94,6 +94,25 @@ class OneProcessTest(DcpCase):
                 self.assertEqual((result.base_use, result.blocks_changed), ("used", 1))
             self.assert_loads(f"step-{step}", state, None)
 
+    def test_views_that_conjugate_or_negate(self):
+        """In the checkpoint, as the target, and both."""
+        for device in DEVICES:
+            x = torch.complex(torch.arange(12.0, device=device), torch.arange(5.0, 17.0, device=device)).reshape(3, 4)
+            kinds = {
+                "plain": lambda t: t,
+                "conj": lambda t: t.conj(),
+                "neg": torch._neg_view,
+                "both": lambda t: torch._neg_view(t.conj()),
+            }
+            state = {f"{saved} {target}": kind(x.clone()) for saved, kind in kinds.items() for target in kinds}
+            dcp.save(state, checkpoint_id=self.path("ours"), storage_writer=cairnfs.torch.dcp.Writer())
+            dcp.save(state, checkpoint_id=self.path("plain"))
+            for folder in ("ours", "plain"):
+                found = {name: kinds[name.split(" ")[1]](torch.zeros_like(x)) for name in state}
+                dcp.load(found, checkpoint_id=self.path(folder), storage_reader=cairnfs.torch.dcp.Reader())
+                for name, tensor in state.items():
+                    self.assertTrue(torch.equal(found[name], tensor), (folder, name))
+
     def test_the_same_directory_again(self):
         state, writer = self.state(), cairnfs.torch.dcp.Writer()
         for _ in range(2):

@@ -245,7 +245,7 @@ TEST_F(SaveTest, RandomRounds) {
   std::string base;
   uint64_t reused = 0;
   const char* asked = std::getenv("CAIRNFS_CLIENT_TEST_ROUNDS");
-  const int rounds = asked == nullptr ? 30 : std::atoi(asked);
+  const int rounds = asked == nullptr ? 50 : std::atoi(asked);
   for (int round = 0; round < rounds; round++) {
     for (auto& tensor : state) {
       if (random_() % 3 != 0) continue;

@@ -2,6 +2,7 @@
 // base stays whole.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -81,7 +82,7 @@ TEST_F(SaveTrouble, BadInputNamesWhatAndWhich) {
   Refused(made, Path("none/x"), ErrorCode::kNotFound, Path("none"));
   Refused(made, Path("x") + "/", invalid, "'/'");
   Refused(made, "", invalid, "path");
-  Refused(made, Path(std::string(250, 'n')), ErrorCode::kNameTooLong, "nnn");
+  Refused(made, Path(std::string(256, 'n')), ErrorCode::kNameTooLong, "nnn");
   std::filesystem::create_directory(Path("folder"));
   Refused(made, Path("folder"), ErrorCode::kIsDirectory, "folder");
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
@@ -267,6 +268,84 @@ TEST_F(SaveTrouble, KilledAtEachStep) {
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << point;
     EXPECT_TRUE(Read(Path("file")) == (std::string(point) == "client.after_rename" ? made.expected : old)) << point;
   }
+}
+
+// What they left is removed by the next save of the same file, by whatever saver.
+TEST_F(SaveTrouble, TheNextSaveRemovesWhatKilledOnesLeft) {
+  const std::vector<TestTensor> state{NewTensor("a", CAIRNFS_HOST, 3 * kBlock)};
+  Request made;
+  Build(state, 64, made);
+  for (const std::string& name : {std::string("file"), std::string(255, 'n')}) {
+    for (int killed = 0; killed < 2; killed++) {
+      EXPECT_TRUE(WIFSIGNALED(InChild([&] {
+        ASSERT_TRUE(Failpoint::Arm("client.before_rename=kill").ok());
+        auto dying = OpenSaver();
+        (void)Save(*dying, made, Path(name), nullptr);
+      })));
+      EXPECT_EQ(Names().size(), 1U);
+    }
+    auto saver = OpenSaver();
+    SaveRight(*saver, state, Path(name), nullptr);
+    EXPECT_EQ(Names(), std::vector<std::string>{name});
+    std::filesystem::remove(Path(name));
+  }
+}
+
+// Anything else of such a name stays: one that is being written, what is no file, other people's, other names.
+TEST_F(SaveTrouble, OnlyAbandonedFilesAreRemoved) {
+  const auto temporary = [this](char digit) { return Path("file.tmp-" + std::string(16, digit)); };
+  const auto make = [](const std::string& path) { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0400); };
+  const int locked = make(temporary('1'));
+  ASSERT_EQ(flock(locked, LOCK_SH), 0);
+  ASSERT_EQ(mkfifo(temporary('2').c_str(), 0600), 0);
+  std::filesystem::create_directory(temporary('3'));
+  close(make(Path("other")));
+  std::filesystem::create_symlink("other", temporary('4'));
+  close(make(temporary('5')));
+  EXPECT_TRUE(chown(temporary('5').c_str(), 12345, 12345) == 0 || geteuid() != 0);
+  close(make(temporary('g')));
+  close(make(temporary('6') + "0"));
+  close(make(Path("file.tmp-")));
+  close(make(Path("file2.tmp-1111111111111111")));
+  auto expected = Names();
+  if (geteuid() != 0) std::erase(expected, "file.tmp-5555555555555555");
+  expected.push_back("file");
+  std::sort(expected.begin(), expected.end());
+  close(make(temporary('a')));
+  close(make(temporary('0')));
+  auto saver = OpenSaver();
+  SaveRight(*saver, {NewTensor("a", CAIRNFS_HOST, 100)}, Path("file"), nullptr);
+  EXPECT_EQ(Names(), expected);
+  close(locked);
+}
+
+// Savers that make files of the same name at once do not take each other's for abandoned ones.
+TEST_F(SaveTrouble, SaversOfOneFileAtOnce) {
+  const std::vector<TestTensor> state{NewTensor("a", CAIRNFS_HOST, 100)};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; i++) {
+    threads.emplace_back([&] {
+      auto saver = OpenSaver();
+      for (int round = 0; round < 20; round++) {
+        Request made;
+        Build(state, 64, made);
+        const auto result = Save(*saver, made, Path("file"), nullptr);
+        EXPECT_TRUE(result.ok()) << result.error().message;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Names(), std::vector<std::string>{"file"});
+}
+
+// Two names for the same bytes: the C ABI only reads them.
+TEST_F(SaveTrouble, TensorsThatOverlapInMemory) {
+  const TestTensor whole = NewTensor("whole", CAIRNFS_HOST, 3 * kBlock);
+  TestTensor part{.name = "part", .data = whole.data + 5, .bytes = 2 * kBlock};
+  auto saver = OpenSaver();
+  SaveRight(*saver, {whole, part}, Path("1"), nullptr);
+  part.data[kBlock + 7] ^= std::byte{1};
+  SaveRight(*saver, {whole, part}, Path("2"), Path("1").c_str());
 }
 
 TEST_F(SaveTrouble, KilledAtAnyTime) {
