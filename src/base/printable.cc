@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+
 namespace cairnfs {
 namespace {
 
@@ -41,6 +43,22 @@ std::string PrintableAscii(std::string_view text) {
     printable += byte >= ' ' && byte < kDelete ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
   }
   return printable;
+}
+
+bool IsPlainText(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i++]);
+    if (lead < 0x20 || lead == 0x7f || (lead >= 0x80 && lead < 0xc2) || lead > 0xf4) return false;
+    const int more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
+    uint32_t code = more == 0 ? lead : lead & (0x3fU >> more);
+    for (int left = more; left > 0; --left, ++i) {
+      if (i == text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return false;
+      code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
+    }
+    const bool is_overlong = (more == 2 && code < 0x800) || (more == 3 && code < 0x10000);
+    if (is_overlong || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff) return false;
+  }
+  return true;
 }
 
 }  // namespace cairnfs

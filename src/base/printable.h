@@ -12,4 +12,7 @@ std::string Printable(std::string_view text);
 // As Printable, and the bytes of all that is not ASCII too: of keys and of damaged files, which hold anything.
 std::string PrintableAscii(std::string_view text);
 
+// Whether it is UTF-8 without control characters below space and DEL.
+bool IsPlainText(std::string_view text);
+
 }  // namespace cairnfs

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace cairnfs {
 namespace {
@@ -46,6 +48,26 @@ TEST_F(LogTest, AFileAndTwoOlderOnesAreAll) {
   for (const char* name : {"some.log", "some.1.log", "some.2.log"}) {
     EXPECT_LE(stdfs::file_size(folder_ + "/" + name), 4096U) << name;
   }
+}
+
+TEST_F(LogTest, LinesOfAMinuteAreBounded) {
+  options_.lines_per_minute_max = 10;
+  ASSERT_TRUE(InitLog(options_).ok());
+  WriteMuch();
+  std::ifstream log(options_.file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(log, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 11U);
+  EXPECT_NE(lines[9].find("one of many lines, 9"), std::string::npos) << lines[9];
+  EXPECT_NE(lines[10].find("too many lines"), std::string::npos) << lines[10];
+}
+
+TEST_F(LogTest, WhatItsFilesTakeOfADiskIsKnown) {
+  ASSERT_TRUE(InitLog(options_).ok());
+  EXPECT_EQ(LogBytesMaxOn(folder_), 3 * options_.file_bytes_max);
+  EXPECT_EQ(LogBytesMaxOn("/proc"), 0U);
+  ASSERT_TRUE(InitLog({}).ok());
+  EXPECT_EQ(LogBytesMaxOn(folder_), 0U);
 }
 
 TEST_F(LogTest, ANameBeginsNoLineOfItsOwn) {

@@ -23,5 +23,14 @@ TEST(Printable, OfKeysOnlyAsciiStays) {
   EXPECT_EQ(PrintableAscii("\xc3\x9f\xff"), "\\xc3\\x9f\\xff");
 }
 
+TEST(Printable, PlainTextIsUtf8WithoutControlCharacters) {
+  for (const char* text : {"", "a/b \"c\"", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
+    EXPECT_TRUE(IsPlainText(text)) << text;
+  }
+  for (const char* text : {"a\n", "\x7f", "\xff", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
+    EXPECT_FALSE(IsPlainText(text)) << PrintableAscii(text);
+  }
+}
+
 }  // namespace
 }  // namespace cairnfs
