@@ -136,8 +136,10 @@ void ClusterLocks::ForgetAll() {
     ++epoch_;
     changed_.NotifyAll();
     stalled_.clear();
+    resting_.clear();
     for (auto& [inode, state] : inodes_) {
       state.locks.Forget(LocksLost(), answers);
+      holders_.Count(state.locks.held(), state.holders);
       state.ends_watch = true;
       Wake(inode, state);
     }
@@ -195,13 +197,6 @@ bool ClusterLocks::MayHold(InodeId inode, const std::function<bool(const FileLoc
   const Inode& state = found->second;
   const std::vector<FileLock>& held = state.locks.held();
   return state.running || state.locks.is_behind() || std::any_of(held.begin(), held.end(), matches);
-}
-
-bool ClusterLocks::IsHolder(const LockOwner& owner) const {
-  return std::any_of(inodes_.begin(), inodes_.end(), [&](const auto& entry) {
-    const std::vector<FileLock>& held = entry.second.locks.held();
-    return std::any_of(held.begin(), held.end(), [&](const FileLock& lock) { return lock.owner == owner; });
-  });
 }
 
 }  // namespace cairnfs::coherence

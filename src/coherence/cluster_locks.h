@@ -21,7 +21,6 @@
 #include <stop_token>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -31,6 +30,7 @@
 #include "base/types.h"
 #include "cluster/membership.h"
 #include "coherence/inode_locks.h"
+#include "coherence/lock_holders.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::coherence {
@@ -122,6 +122,7 @@ class ClusterLocks {
     std::unique_ptr<kv::KvWatch> watch;             // made and ended by the task alone
     bool watch_failed = false;                      // the last try to make it
     bool ends_watch = false;                        // once nobody waits
+    std::vector<LockOwner> holders;                 // of record locks, as holders_ has them
   };
 
   FileLock LockOf(const Request& request) const;
@@ -131,7 +132,6 @@ class ClusterLocks {
   void Wake(InodeId inode, Inode& state) REQUIRES_LOCK(mutex_);
   // Whether a lock that `matches` may be held here or in the record, or something is going on.
   bool MayHold(InodeId inode, const std::function<bool(const FileLock&)>& matches) const REQUIRES_LOCK(mutex_);
-  bool IsHolder(const LockOwner& owner) const REQUIRES_LOCK(mutex_);
   static void Send(Answers& answers);
   // Logs, once a minute, that a file has as many locks as it can have.
   void TellFull(InodeId inode, const Answers& answers) REQUIRES_LOCK(mutex_);
@@ -161,6 +161,10 @@ class ClusterLocks {
   void RetryStalled();
   void WakeStalled(size_t count) REQUIRES_LOCK(mutex_);
 
+  // The next look for a deadlock in the inode is due after a while, the longer the more were in vain.
+  void RestFromLooks(InodeId inode, unsigned vain_looks) REQUIRES_LOCK(mutex_);
+  void EndRests();
+
   const Parts parts_;
   std::atomic<Ticket> next_ticket_{1};
   std::atomic<uint64_t> commits_{0};  // names each
@@ -169,16 +173,19 @@ class ClusterLocks {
   const Context context_{ending_.get_token()};  // of all that waits here, and of the calls to the store
 
   mutable Mutex mutex_;
-  CondVar changed_;                        // of epoch_
+  CondVar changed_;                        // epoch_, and the first of resting_
   uint64_t epoch_ GUARDED_BY(mutex_) = 0;  // counts ForgetAll
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
   std::deque<InodeId> watched_ GUARDED_BY(mutex_);  // whose watches go on when nobody waits, the oldest first
   std::deque<InodeId> stalled_ GUARDED_BY(mutex_);  // of inodes_, each once
   bool retry_posted_ GUARDED_BY(mutex_) = false;
+  LockHolders holders_ GUARDED_BY(mutex_);                                // in all of inodes_
+  std::multimap<Clock::time_point, InodeId> resting_ GUARDED_BY(mutex_);  // by when they look for deadlocks again
+  bool rests_posted_ GUARDED_BY(mutex_) = false;
   std::optional<Clock::time_point> told_full_at_ GUARDED_BY(mutex_);
 
-  // One task for each of inodes_, and one that tries again. The last: goes first, and runs what is queued, which may
-  // queue more.
+  // One task for each of inodes_, one that tries again, and one that ends rests. The last: goes first, and runs what is
+  // queued, which may queue more.
   TaskQueue tasks_;
 };
 

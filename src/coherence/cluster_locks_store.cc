@@ -3,7 +3,6 @@
 // A transaction whose answer was lost is committed again under the same operation id, which finds out whether it ran
 // (docs/decisions/lost-answers.md). Only then does anything follow for that inode.
 #include <algorithm>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -22,6 +21,8 @@ constexpr size_t kWatchesKept = 4;
 constexpr std::chrono::minutes kToldFullAgain{1};
 // Of one file at a time, however many are stalled: the first that goes through brings the others.
 constexpr milliseconds kStalledRetry{1000};
+// From a look for a deadlock whose records changed before the wait was refused to the next one.
+constexpr milliseconds kLookRestMin{10}, kLookRestMax{1000};
 
 // How late it ended.
 nanoseconds Rest(const Context& context, nanoseconds length) {
@@ -54,8 +55,9 @@ LockWork ClusterLocks::NextWork(InodeId inode, nanoseconds late, uint64_t& epoch
   {
     MutexLock lock(mutex_);
     Inode& state = StateOf(inode);
-    const auto is_holder = [this](const LockOwner& owner) REQUIRES_LOCK(mutex_) { return IsHolder(owner); };
+    const auto is_holder = [this](const LockOwner& owner) REQUIRES_LOCK(mutex_) { return holders_.Contains(owner); };
     work = state.locks.Next({context_.IsStopped(), late, is_holder}, answers);
+    holders_.Count(state.locks.held(), state.holders);
     epoch = epoch_;
     if (work.step == LockWork::Step::kIdle) {
       state.running = false;
@@ -167,13 +169,16 @@ void ClusterLocks::Commit(InodeId inode, uint64_t epoch, LockWork& work) {
       if (auto& lost = work.operation) {
         answers.emplace_back(std::move(lost->done), InodeLocks::AnswerWithout(*lost, LocksLost()));
       }
-    } else if (InodeLocks& locks = StateOf(inode).locks; status.ok()) {
-      const bool was_stalled = locks.is_stalled();
-      locks.NoteCommitted(work, answers);
+    } else if (Inode& state = StateOf(inode); status.ok()) {
+      const bool was_stalled = state.locks.is_stalled();
+      state.locks.NoteCommitted(work, answers);
+      holders_.Count(state.locks.held(), state.holders);
       if (was_stalled) WakeStalled(stalled_.size());
     } else {
-      locks.NoteRefused(work, status.error(), answers);
-      if (locks.is_stalled()) RetryLater(inode, status.error());
+      const bool rested = state.locks.rests_from_looks();
+      state.locks.NoteRefused(work, status.error(), answers);
+      if (state.locks.is_stalled()) RetryLater(inode, status.error());
+      if (!rested && state.locks.rests_from_looks()) RestFromLooks(inode, state.locks.vain_looks());
     }
   }
   Send(answers);
@@ -204,6 +209,33 @@ void ClusterLocks::WakeStalled(size_t count) {
     found->second.locks.GoOn();
     Wake(found->first, found->second);
   }
+}
+
+// --- rests from looks for deadlocks ---
+
+void ClusterLocks::RestFromLooks(InodeId inode, unsigned vain_looks) {
+  const auto rest = std::min(kLookRestMin * (1 << std::min(vain_looks - 1, 10U)), kLookRestMax);
+  resting_.emplace(Clock::Now() + rest, inode);
+  changed_.NotifyAll();
+  if (!std::exchange(rests_posted_, true)) tasks_.Post([this] { EndRests(); });
+}
+
+void ClusterLocks::EndRests() {
+  MutexLock lock(mutex_);
+  while (!resting_.empty() && !context_.IsStopped()) {
+    const auto due = resting_.begin()->first;
+    context_.WithDeadline(due).Wait(mutex_, changed_, [&] {
+      mutex_.AssertHeld();
+      return resting_.empty() || resting_.begin()->first < due;
+    });
+    while (!resting_.empty() && resting_.begin()->first <= Clock::Now()) {
+      const auto found = inodes_.find(resting_.extract(resting_.begin()).mapped());
+      if (found == inodes_.end()) continue;
+      found->second.locks.LookAgain();
+      Wake(found->first, found->second);
+    }
+  }
+  rests_posted_ = false;
 }
 
 // --- watches ---

@@ -154,7 +154,8 @@ std::optional<LockWork> InodeLocks::RefuseDeadlock() {
     work.answer.outcome = LockOutcome::kDeadlock;
     return work;
   }
-  // By turns with the queue: the records of a cycle may change so often that it takes many looks.
+  if (rests_from_looks_) return std::nullopt;
+  // By turns with the queue: many may wait, each of which looks.
   if (std::exchange(has_looked_, false) && is_asked()) return std::nullopt;
   const auto wait =
       std::find_if(waiting_.begin(), waiting_.end(), [](const LockOperation& each) { return each.may_close_cycle; });
@@ -233,12 +234,14 @@ void InodeLocks::NoteCycle(const LockWork& work, LockCycle cycle) {
   if (wait == nullptr) return;
   wait->may_close_cycle = false;
   wait->cycle = std::move(cycle);
+  if (wait->cycle.empty()) vain_looks_ = 0;
 }
 
 void InodeLocks::NoteCommitted(LockWork& work, Answers& answers) {
   known_.own = std::move(work.record.held);
   behind_ = stalled_ = false;
   if (work.operation) answers.emplace_back(std::move(work.operation->done), work.answer);
+  if (!work.cycle.empty()) vain_looks_ = 0;
   const bool is_over = work.takes || !work.cycle.empty();
   if (work.ticket != 0 && is_over) EndWait(work.ticket, work.answer, answers);
 }
@@ -247,7 +250,11 @@ void InodeLocks::NoteRefused(LockWork& work, const Error& error, Answers& answer
   if (LockOperation* wait = work.cycle.empty() ? nullptr : FindWait(work.ticket)) {
     wait->cycle.clear();  // it may stand no more
     wait->may_close_cycle = true;
-    if (error.code == ErrorCode::kConflict) return;
+    if (error.code == ErrorCode::kConflict) {
+      ++vain_looks_;
+      rests_from_looks_ = true;
+      return;
+    }
   }
   // Another host's record has changed. kNotFound: the lease that the record was to go with has ended.
   if (error.code == ErrorCode::kConflict || error.code == ErrorCode::kNotFound) {
@@ -283,7 +290,8 @@ void InodeLocks::Forget(const Error& why, Answers& answers) {
   queue_.clear();
   EndWaits(why, answers);
   known_ = KnownLocks(self_);
-  must_read_ = is_fresh_ = behind_ = stalled_ = false;
+  must_read_ = is_fresh_ = behind_ = stalled_ = rests_from_looks_ = false;
+  vain_looks_ = 0;
 }
 
 Result<LockAnswer> InodeLocks::AnswerWithout(const LockOperation& operation, const Error& error) {

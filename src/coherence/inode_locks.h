@@ -99,6 +99,11 @@ class InodeLocks {
   void NoteRefused(LockWork& work, const Error& error, Answers& answers);
   bool is_stalled() const { return stalled_; }
   void GoOn() { stalled_ = false; }
+  // Records of a cycle changed before the wait that closes it was refused, so often in a row. Then it looks for no
+  // cycle before LookAgain: each look reads the locks of all files.
+  unsigned vain_looks() const { return vain_looks_; }
+  bool rests_from_looks() const { return rests_from_looks_; }
+  void LookAgain() { rests_from_looks_ = false; }
 
   // A watch tells of the others' records: all changes up to the revision, or that it does not know.
   void NoteChanges(const std::vector<kv::KvEvent>& events, uint64_t revision);
@@ -140,6 +145,8 @@ class InodeLocks {
   bool behind_ = false;                 // the record is not as what is held and who waits
   bool stalled_ = false;
   bool has_looked_ = false;  // for a deadlock, and not begun anything of the queue since
+  unsigned vain_looks_ = 0;
+  bool rests_from_looks_ = false;
 };
 
 }  // namespace cairnfs::coherence

@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/context.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"

@@ -156,6 +156,7 @@ TEST_F(InodeLocksTest, AWaitThatClosesACycleIsRefusedWhileTheCycleStands) {
   // It has changed: perhaps somebody else was refused.
   Refused(std::move(refusal), ErrorCode::kConflict);
   EXPECT_TRUE(answers_.empty());
+  locks_.LookAgain();
   look = Next();
   ASSERT_EQ(look.step, Step::kFindCycle);
   locks_.NoteCycle(look, cycle);
@@ -198,6 +199,7 @@ TEST_F(InodeLocksTest, LooksForCyclesTakeTurnsWithWhatIsAsked) {
   Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
   locks_.NoteCycle(Next(), {{"a record", 10}});
   Refused(Next(), ErrorCode::kConflict);
+  locks_.LookAgain();
   Ask(Kind::kTest, Exclusive(1, 3));
   EXPECT_EQ(Next().step, Step::kRead);
   EXPECT_EQ(Next().step, Step::kFindCycle);
@@ -208,9 +210,41 @@ TEST_F(InodeLocksTest, ATurnThatNeedsNoWorkIsFollowedByALook) {
   Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
   locks_.NoteCycle(Next(), {{"a record", 10}});
   Refused(Next(), ErrorCode::kConflict);
+  locks_.LookAgain();
   Ask(Kind::kUnlock, Exclusive(1, 3));  // of what it does not hold
   EXPECT_EQ(Next().step, Step::kFindCycle);
   EXPECT_EQ(answers_.size(), 1U);
+}
+
+// The records of a cycle may change all the time, and each look reads the locks of all files.
+TEST_F(InodeLocksTest, ALookInVainIsFollowedByARest) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  for (unsigned vain = 1; vain <= 3; ++vain) {
+    const LockWork look = Next();
+    ASSERT_EQ(look.step, Step::kFindCycle);
+    locks_.NoteCycle(look, {{"a record", 10}});
+    Refused(Next(), ErrorCode::kConflict);
+    EXPECT_EQ(Next().step, Step::kIdle);
+    EXPECT_TRUE(locks_.rests_from_looks());
+    EXPECT_EQ(locks_.vain_looks(), vain);
+    locks_.LookAgain();
+  }
+  locks_.NoteCycle(Next(), {});
+  EXPECT_EQ(locks_.vain_looks(), 0U);
+  EXPECT_EQ(Next().step, Step::kIdle);
+}
+
+// What is asked for goes on meanwhile, and what is free is taken.
+TEST_F(InodeLocksTest, ARestFromLooksHoldsUpNothingElse) {
+  is_holder_ = true;
+  Announce(Exclusive(1, 1), 5, Holding(Exclusive(2, 1)));
+  locks_.NoteCycle(Next(), {{"a record", 10}});
+  Refused(Next(), ErrorCode::kConflict);
+  Ask(Kind::kTest, Exclusive(1, 3));
+  EXPECT_EQ(Next().step, Step::kRead);
+  locks_.NoteChanges({Changed(2, std::nullopt, 20)}, 20);
+  EXPECT_TRUE(Next().takes);
 }
 
 TEST_F(InodeLocksTest, ARefusalThatFindsNoRoomIsTriedAgain) {

@@ -76,6 +76,37 @@ TEST_F(LocksDeadlockTest, WhoHoldsNothingElseLooksForNone) {
   EXPECT_EQ(hosts_[1].store->reads() - reads, 1U);  // who is in the way
 }
 
+// A record of the cycle changes each time before the wait is refused. Each look reads the locks of all files, so it
+// comes later each time.
+TEST_F(LocksDeadlockTest, ALookInVainIsFollowedByARest) {
+  const auto range = [](uint64_t owner, uint64_t byte) {
+    Request request = In(10, owner);
+    request.start = request.last = byte;
+    return request;
+  };
+  ASSERT_EQ(Try(1, In(11, 1)), Outcome::kGranted);
+  Wait first = Lock(0, In(11, 1));  // by one that holds nothing yet, and so does not look
+  AwaitWaitIn(11);
+  ASSERT_EQ(Try(0, range(1, 0)), Outcome::kGranted);
+  const std::string in_cycle = LocksKey(InodeId{10}, hosts_[0].membership->self());
+  std::vector<Clock::time_point> refusals;
+  hosts_[1].store->on_commit = [&](const kv::Transaction& transaction) {
+    const auto& compares = transaction.compares;
+    if (std::ranges::none_of(compares, [&](const kv::Compare& each) { return each.key == in_cycle; })) return;
+    refusals.push_back(Clock::Now());
+    if (refusals.size() > 3) return;
+    EXPECT_EQ(Try(0, range(2, refusals.size())), Outcome::kGranted);
+  };
+  Wait second = Lock(1, range(1, 0));
+  ExpectOutcome(second, Outcome::kDeadlock);
+  ASSERT_EQ(refusals.size(), 4U);
+  for (size_t i = 1; i < refusals.size(); ++i) {
+    EXPECT_GE(refusals[i] - refusals[i - 1], milliseconds(10) * (1 << (i - 1))) << i;
+  }
+  Unlock(1, In(11, 1));
+  ExpectOutcome(first, Outcome::kGranted);
+}
+
 // The other host's lease ends, and with it the cycle.
 TEST_F(LocksDeadlockTest, AHostThatDiedIsInNoCycle) {
   ASSERT_EQ(Try(0, In(10, 1)), Outcome::kGranted);

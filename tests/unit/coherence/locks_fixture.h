@@ -46,6 +46,8 @@ class LossyStore final : public kv::KvStore {
   size_t refusals() const { return refusals_; }  // for want of room
   // Called once, within the next of them. Set while no commit runs.
   std::function<void()> on_refusal;
+  // Called before each commit. Set while none runs.
+  std::function<void(const kv::Transaction&)> on_commit;
   size_t commits() const { return commits_; }
   size_t reads() const { return reads_; }
 
@@ -64,6 +66,7 @@ class LossyStore final : public kv::KvStore {
   }
   Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     ++commits_;
+    if (on_commit) on_commit(transaction);
     if (context.Expired()) return GivenUp();
     if (Status fits = kv::CheckLimits(transaction, limits()); !fits.ok()) return fits.error();
     if (full_ && IsLate(transaction.operation_id)) {
