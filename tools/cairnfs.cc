@@ -8,6 +8,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "checkpoint_cli.h"
 #include "cluster_commands.h"
 #include "command_line.h"
 #include "commands.h"
@@ -16,6 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
 #include "metadata_commands.h"
+#include "stop_commands.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -50,6 +52,7 @@ struct ClusterCommands {
   bool json = false;
   std::string min_replicas;
   std::string token_life = "1h";
+  ClusterIssuerCommand issuer;
   NodeDrainCommand drain;
   NodeRemoveCommand remove;
   NodeReplaceCommand replace;
@@ -146,6 +149,14 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   token->add_flag("--json", commands.json, "print JSON");
   token->callback([&] { exit_code = RunClusterToken(commands.target, commands.token_life, commands.json); });
 
+  auto* issuer =
+      cluster->add_subcommand("issuer", "have this host sign certificates, by the authority's key that was kept");
+  issuer->add_option("--ca", commands.issuer.authority, "the file that cairnfs cluster init --ca-out wrote")
+      ->required();
+  issuer->add_option("--data", commands.issuer.data,
+                     std::string("data directory (default ") + daemon::kDefaultData + ")");
+  issuer->callback([&] { exit_code = RunClusterIssuer(commands.issuer); });
+
   auto* status = cluster->add_subcommand("status", "the hosts, missing copies and repair");
   AddTarget(*status, commands.target);
   status->add_flag("--json", commands.json, "print JSON");
@@ -239,6 +250,7 @@ struct StoreCommands {
   GcCommand gc;
   std::string wait_path;
   bool wait_json = false;
+  DrainCommand drain;
   CheckCommand check;
   StatusCommand status;
 };
@@ -261,7 +273,15 @@ void AddMount(CLI::App& app, MountCommands& commands, int& exit_code) {
   auto* umount_command =
       app.add_subcommand("umount", "unmount; returns when everything is durable and the daemon ended");
   umount_command->add_option("DIR", umount.mount_point, "the mount point")->required();
-  umount_command->add_flag("--lazy,-l", umount.lazy, "detach now, also when files are open; does not wait");
+  auto* lazy =
+      umount_command->add_flag("--lazy,-l", umount.lazy, "detach now, also when files are open; does not wait");
+  auto* deadline = umount_command
+                       ->add_option("--deadline", umount.deadline,
+                                    "unmount also when files are open, and end within this time, as in 25s: what is "
+                                    "not durable by then is lost, and listed")
+                       ->check(NotEmpty())
+                       ->excludes(lazy);
+  umount_command->add_flag("--json", umount.json, "print JSON")->needs(deadline);
   umount_command->add_flag("--unguard", umount.unguard,
                            "let the directory be written into again; also where nothing is mounted");
   umount_command->callback([&] { exit_code = RunUmount(commands.umount); });
@@ -272,7 +292,7 @@ void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
   AddTarget(*status_command, commands.status.target,
             "the mount point; or any path in the mount: of the failed commits, those at, above or below it");
   status_command->footer(
-      "Of a cluster it lists failed commits: the last 16 that this host tried since its daemon started.\n"
+      "Commits that were refused are listed, of all hosts: the last 16, with --json the last 1,000.\n"
       "Only root and the user whom the daemon runs as may ask.");
   status_command->add_flag("--exact", commands.status.exact, "count what files need now, however long that takes");
   status_command->add_flag("--metadata", commands.status.metadata, "whose entries fill the metadata: reads all of it");
@@ -283,6 +303,12 @@ void AddStatusAndWait(CLI::App& app, StoreCommands& commands, int& exit_code) {
   wait_command->add_option("PATH", commands.wait_path, "a path in the mount")->required();
   wait_command->add_flag("--json", commands.wait_json, "print JSON");
   wait_command->callback([&] { exit_code = RunWait(commands.wait_path, commands.wait_json); });
+
+  auto* drain = app.add_subcommand("drain", "make durable what can be in a given time, and list what is not");
+  AddTarget(*drain, commands.drain.target);
+  drain->add_option("--deadline", commands.drain.deadline, "the time, as in 25s")->required()->check(NotEmpty());
+  drain->add_flag("--json", commands.drain.json, "print JSON");
+  drain->callback([&] { exit_code = RunDrain(commands.drain); });
 }
 
 void AddGcAndCheck(CLI::App& app, StoreCommands& commands, int& exit_code) {
@@ -335,6 +361,8 @@ int Main(int argc, char** argv) {
   AddGcAndCheck(app, store, exit_code);
   CommitCommand commit;
   AddCommit(app, commit, exit_code);
+  CheckpointCommands checkpoints;
+  AddCheckpoints(app, checkpoints, exit_code);
   ClusterCommands cluster;
   AddCluster(app, cluster, exit_code);
   AddNode(app, cluster, exit_code);

@@ -11,6 +11,7 @@
 #include "daemon/cluster_config.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/environment.h"
 #include "daemon/exit_codes.h"
 #include "daemon/notify.h"
 #include "daemon/privileges.h"
@@ -95,6 +96,7 @@ int Main(int argc, char** argv) {
 }  // namespace cairnfs
 
 int main(int argc, char** argv) {
+  cairnfs::daemon::CleanEnvironment();
   if (auto ready = cairnfs::InitLog({}); !ready.ok()) return cairnfs::daemon::kExitFailed;
   return cairnfs::Main(argc, argv);
 }

@@ -184,6 +184,18 @@ int RunClusterToken(const Target& target, const std::string& life, bool json) {
   return daemon::kExitDone;
 }
 
+int RunClusterIssuer(const ClusterIssuerCommand& command) {
+  const std::string data = command.data.empty() ? daemon::kDefaultData : command.data;
+  const std::string folder = admission::Credentials::FolderOf(data);
+  const Status made = admission::Credentials::AddIssuer(folder, command.authority, Clock::WallTime());
+  if (!made.ok()) return Fail(made.error());
+  Print(fmt::format(
+      "{}/issuer.pem is made. Set serve_join = \"IP:PORT\" in the configuration of this host, and mount it anew: from "
+      "then on hosts join by it.\nTake {} offline again.\n",
+      folder, command.authority));
+  return daemon::kExitDone;
+}
+
 int RunClusterStatus(const Target& target, bool json) { return Show(target, json ? ClusterJson : ClusterText); }
 int RunNodeList(const Target& target, bool json) { return Show(target, json ? NodesJson : NodesText); }
 

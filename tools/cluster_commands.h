@@ -36,6 +36,11 @@ int RunClusterInit(const ClusterInitCommand& command);
 int RunClusterJoin(const ClusterJoinCommand& command);
 // `life`: a duration as in the configuration.
 int RunClusterToken(const Target& target, const std::string& life, bool json);
+struct ClusterIssuerCommand {
+  std::string authority;  // the file with its key
+  std::string data;       // empty: the default
+};
+int RunClusterIssuer(const ClusterIssuerCommand& command);
 int RunClusterStatus(const Target& target, bool json);
 // `number` as it was typed: 1 to copies, or "default" for all of them.
 int RunSetMinReplicas(const Target& target, const std::string& number, bool json);

@@ -37,6 +37,7 @@
 #include "progress.h"
 #include "remount.h"
 #include "spawn.h"
+#include "stop_commands.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -49,7 +50,7 @@ constexpr auto kWaitProgressEvery = std::chrono::milliseconds(500);
 
 // The daemon serves on as long as the filesystem is mounted anywhere, which may be for ever: true once that was told.
 bool TellWhoHolds(const MountEntry& mount, uint64_t daemon_pid) {
-  std::vector<MountHolder> holders = FindMountHolders(mount.device);
+  std::vector<MountHolder> holders = FindMountHolders(mount);
   if (holders.empty()) return false;
   std::string message =
       fmt::format("cairnfs: {} is unmounted, but the filesystem is still mounted elsewhere:\n", mount.mount_point);
@@ -170,10 +171,13 @@ std::string Absolute(const std::string& path) {
   return error ? path : absolute.lexically_normal().string();
 }
 
+std::string WithoutSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 bool NamesMountPoint(const std::string& path, const std::string& mount_point) {
-  std::string absolute = Absolute(path);
-  while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
-  if (absolute == mount_point) return true;
+  if (WithoutSlashes(Absolute(path)) == mount_point) return true;
   std::error_code error;
   return stdfs::canonical(path, error).string() == mount_point && !error;
 }
@@ -207,6 +211,9 @@ int RunMount(const MountCommand& command) {
 }
 
 int RunUmount(const UmountCommand& command) {
+  const auto deadline =
+      command.deadline.empty() ? Result(std::chrono::milliseconds(0)) : ParseDeadline(command.deadline);
+  if (!deadline.ok()) return Fail(deadline.error());
   auto mount = LocateMount(command.mount_point);
   if (!mount.ok() && command.unguard) {  // nothing is mounted there
     const Status unguarded = fuse::Unguard(command.mount_point);
@@ -217,9 +224,11 @@ int RunUmount(const UmountCommand& command) {
     return Fail(MakeError(ErrorCode::kUnavailable,
                           command.mount_point + " is not a mount point; it lies in the mount " + mount->mount_point));
   }
+  if (*deadline > std::chrono::milliseconds(0)) return UmountWithin(command, *mount, *deadline);
   uint64_t pid = 0;
   if (auto client = Connect({mount->source, mount->mount_point}); client.ok()) {
     if (auto status = client->GetStatus({}); status.ok()) pid = status->pid();
+    static_cast<void>(client->PausePolicies().ok());  // what applies them would keep the mount busy
   }
   if (pid == 0) pid = HolderPid(mount->source);
   std::string last_end;
@@ -279,7 +288,8 @@ class WaitProgress {
         const uint64_t dirty_bytes = status->activity().dirty_bytes() + status->cluster().unacknowledged_bytes();
         dirty_bytes_max = std::max(dirty_bytes_max, dirty_bytes);
         const auto elapsed = Clock::Now() - began;
-        if (dirty_bytes > 0) text += ": " + ShareText(dirty_bytes_max - dirty_bytes, dirty_bytes_max, elapsed);
+        const double rate = status->activity().durable_bytes_per_second();
+        if (dirty_bytes > 0) text += ": " + ShareText(dirty_bytes_max - dirty_bytes, dirty_bytes_max, elapsed, rate);
       }
       line_.Show(text);
     }

@@ -17,6 +17,8 @@ struct MountCommand {
 struct UmountCommand {
   std::string mount_point;
   bool lazy = false, unguard = false;
+  std::string deadline;  // empty: as long as it takes
+  bool json = false;     // with a deadline
 };
 struct StatusCommand {
   Target target;
@@ -41,6 +43,7 @@ int RunCheck(const CheckCommand& command);
 
 // Makes the path absolute by its text alone, without looking at the file.
 std::string Absolute(const std::string& path);
+std::string WithoutSlashes(std::string path);  // at its end; the root keeps its own
 // Whether the path is this mount point. Touches the path only when its text is not that of the mount point, because the
 // mount of a dead daemon cannot be asked.
 bool NamesMountPoint(const std::string& path, const std::string& mount_point);

@@ -31,11 +31,6 @@ constexpr std::array kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK
 
 Error Wrong(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
 
-std::string WithoutSlashes(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
 Status ChooseRank(const CommitCommand& command, control::GateCall& call) {
   call.id = command.id;
   if (!command.id.empty()) return {};

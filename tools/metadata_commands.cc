@@ -21,6 +21,7 @@
 #include "daemon/names_dump.h"
 #include "daemon/promotion.h"
 #include "daemon/size_text.h"
+#include "json_text.h"
 #include "output.h"
 #include "progress.h"
 

@@ -28,7 +28,7 @@ std::vector<uint64_t> ProcessIds() {
 
 }  // namespace
 
-std::vector<MountHolder> FindMountHolders(const std::string& device) {
+std::vector<MountHolder> FindMountHolders(const MountEntry& gone) {
   std::vector<MountHolder> holders;
   std::set<std::string> seen;
   for (uint64_t pid : ProcessIds()) {
@@ -39,7 +39,9 @@ std::vector<MountHolder> FindMountHolders(const std::string& device) {
     const auto mounts = control::ListMounts(process + "/mountinfo");
     if (!mounts.ok()) continue;
     for (const MountEntry& mount : *mounts) {
-      if (mount.device != device) continue;
+      // Its device number may be that of another filesystem by now.
+      const bool is_same = mount.device == gone.device && mount.type == gone.type && mount.source == gone.source;
+      if (!is_same) continue;
       MountHolder holder{pid, {}, mount.mount_point};
       std::getline(std::ifstream(process + "/comm") >> std::ws, holder.name);
       holders.push_back(std::move(holder));

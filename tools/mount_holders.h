@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/mount_info.h"
+
 namespace cairnfs::tools {
 
 struct MountHolder {
@@ -13,8 +15,8 @@ struct MountHolder {
   std::string mount_point;  // as that process sees it
 };
 
-// One process of each mount namespace that holds the mount of this device number ("MAJOR:MINOR"), in the order of their
-// pids. Best effort: without root, processes of others may not be seen.
-std::vector<MountHolder> FindMountHolders(const std::string& device);
+// One process of each mount namespace that holds the filesystem of this mount, which is unmounted here, in the order of
+// their pids. Best effort: without root, processes of others may not be seen.
+std::vector<MountHolder> FindMountHolders(const MountEntry& gone);
 
 }  // namespace cairnfs::tools

@@ -16,6 +16,8 @@ namespace {
 
 using daemon::FormatSize;
 
+constexpr int kFailuresTold = 16;  // to people
+
 // Of a host alone: in a cluster the files are those of all hosts, and the chunks those of this one.
 double DedupRatio(const control::Space& space) {
   const bool is_counted_now = space.has_live() && space.live().counted_seconds_ago() == 0;
@@ -69,7 +71,7 @@ std::string SpaceText(const control::StatusReply& status) {
                                                  space.inode_count(), is_alone ? "" : ", of all hosts"));
   text += Line("unique", fmt::format("{} in {} chunks{}", FormatSize(space.unique_bytes()), space.chunk_count(),
                                      is_alone ? "" : ", on this host"));
-  if (is_alone) text += Line("live", LiveText(space));
+  text += Line("live", LiveText(space));
   text += Line("on disk", fmt::format("{} ({} of it metadata; {} wasted in segments; {} more kept for reuse)",
                                       FormatSize(space.on_disk_bytes()), FormatSize(space.metadata_bytes()),
                                       FormatSize(space.dead_bytes()), FormatSize(space.free_segment_bytes())));
@@ -143,7 +145,11 @@ std::string StatusText(const control::StatusReply& status) {
   text += Line("state", status.failing() ? "failing: nothing becomes durable" : "good");
   if (status.has_stop()) text += Line("stop", StopText(status.stop()));
   if (status.has_cluster()) text += ClusterActivityText(status.cluster());
-  for (const std::string& failure : status.failures()) text += Line("failure", failure);
+  const int told = std::min(status.failures_size(), kFailuresTold);
+  for (int i = 0; i < told; ++i) text += Line("failure", status.failures(i));
+  if (const int more = status.failures_size() - told; more > 0) {
+    text += Line("failure", fmt::format("and {} earlier ones (--json)", more));
+  }
   return text + Line("last error", status.last_error().empty() ? "none" : status.last_error());
 }
 

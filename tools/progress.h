@@ -30,7 +30,7 @@ class ProgressLine {
 std::string LeftText(uint64_t done, uint64_t total, Clock::duration elapsed);
 
 // How far something has come, and how long the rest will take at the rate so far: "1.0 GiB of 4.0 GiB (25 %), about 3
-// min left".
-std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed);
+// min left". `rate_before`: bytes in a second, by which it is told as long as too little is done; 0: none is known.
+std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed, double rate_before = 0);
 
 }  // namespace cairnfs::tools

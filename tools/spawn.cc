@@ -5,13 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
-#include <string_view>
+
+#include "daemon/environment.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -29,20 +28,10 @@ std::vector<char*> Argv(const std::string& program, const std::vector<std::strin
   return argv;
 }
 
-// Variables that a daemon reads, and those that people set to debug it. All others are the starter's business: proxies
-// of gRPC, libraries to load, keys of the user who called sudo.
-constexpr std::array<std::string_view, 14> kPassedOn = {
-    "PATH",           "TZ",          "LANG",          "LC_ALL",       "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
-    "JOURNAL_STREAM", "MALLOC_CONF", "INVOCATION_ID", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS",  "LSAN_OPTIONS"};
-
 std::vector<char*> CleanEnvironment() {
   std::vector<char*> clean;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    const std::string_view name = text.substr(0, text.find('='));
-    const bool is_passed_on =
-        std::find(kPassedOn.begin(), kPassedOn.end(), name) != kPassedOn.end() || name.starts_with("CAIRNFS_");
-    if (is_passed_on) clean.push_back(*variable);
+    if (daemon::IsPassedOn(*variable)) clean.push_back(*variable);
   }
   clean.push_back(nullptr);
   return clean;

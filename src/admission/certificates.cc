@@ -126,6 +126,11 @@ Validity LifeOf(const X509* certificate) {
   return {TimeOf(X509_get0_notBefore(certificate)), TimeOf(X509_get0_notAfter(certificate))};
 }
 
+bool Names(X509* certificate, std::string_view node) {
+  return X509_check_host(certificate, rpc::CertificateName(node).c_str(), 0, X509_CHECK_FLAG_NO_WILDCARDS, nullptr) ==
+         1;
+}
+
 bool IsP256(const EVP_PKEY* key) {
   std::array<char, 64> group{};
   size_t size = 0;
@@ -212,7 +217,7 @@ Result<Validity> Check(const std::string& authority_text, const std::string& cha
   if (Status checked = CheckChain(*authority, chain, ChainTime::kAny); !checked.ok()) {
     return checked.error().WithContext("the node's certificate is not of this cluster's authority");
   }
-  if (X509_check_host(certificate, rpc::CertificateName(node).c_str(), 0, X509_CHECK_FLAG_NO_WILDCARDS, nullptr) != 1) {
+  if (!Names(certificate, node)) {
     return MakeError(ErrorCode::kPermission,
                      fmt::format("the certificate is of another node than {}, the one of this data directory", node));
   }
@@ -231,6 +236,45 @@ Result<Validity> Check(const std::string& authority_text, const std::string& cha
                     UtcText(now), UtcText(valid.end)));
   }
   return valid;
+}
+
+Result<NodeProof> ProveNode(std::string_view own, std::string_view text) {
+  const KeyPtr key = KeyOf(own);
+  if (key == nullptr) return NoPem("the node's key");
+  NodeProof proof;
+  for (const CertificatePtr& certificate : CertificatesOf(own)) {
+    CAIRNFS_ASSIGN_OR_RETURN(const std::string pem, PemOf(certificate.get()));
+    proof.chain += pem;
+  }
+  const DigestPtr signing(EVP_MD_CTX_new());
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  size_t size = 0;
+  if (signing == nullptr || EVP_DigestSignInit(signing.get(), nullptr, EVP_sha256(), nullptr, key.get()) != 1 ||
+      EVP_DigestSign(signing.get(), nullptr, &size, bytes, text.size()) != 1) {
+    return OpenSslError("cannot sign with the node's key");
+  }
+  proof.signature.resize(size);
+  auto* to = reinterpret_cast<unsigned char*>(proof.signature.data());
+  if (EVP_DigestSign(signing.get(), to, &size, bytes, text.size()) != 1) return OpenSslError("cannot sign");
+  proof.signature.resize(size);
+  return proof;
+}
+
+bool IsProofOf(const std::string& authority_text, std::string_view node, std::string_view text,
+               const NodeProof& proof) {
+  const CertificatePtr authority = CertificateOf(authority_text);
+  const std::vector<CertificatePtr> chain = CertificatesOf(proof.chain);
+  if (authority == nullptr || chain.empty() || !CheckChain(*authority, chain, ChainTime::kAny).ok()) return false;
+  if (!Names(chain.front().get(), node)) return false;
+  const DigestPtr checking(EVP_MD_CTX_new());
+  EVP_PKEY* key = X509_get0_pubkey(chain.front().get());
+  const bool is_signed =
+      checking != nullptr && key != nullptr &&
+      EVP_DigestVerifyInit(checking.get(), nullptr, EVP_sha256(), nullptr, key) == 1 &&
+      EVP_DigestVerify(checking.get(), reinterpret_cast<const unsigned char*>(proof.signature.data()),
+                       proof.signature.size(), reinterpret_cast<const unsigned char*>(text.data()), text.size()) == 1;
+  ERR_clear_error();
+  return is_signed;
 }
 
 Result<Validity> ValidityOf(std::string_view text) {

@@ -37,6 +37,16 @@ Result<std::string> MakeRequest(const std::string& key);
 Result<std::string> Issue(const KeyAndCertificate& issuer, std::string_view request, std::string_view node,
                           Timestamp now, std::chrono::seconds life = kNodeLife);
 
+// Shows that its sender is a node that has a certificate: those that lead to the authority, and a signature by the key
+// of the first one. Both empty: it shows nothing.
+struct NodeProof {
+  std::string chain, signature;
+};
+// `own`: the node's key and certificates. `text`: what the other end cannot have seen before. kCorrupt.
+Result<NodeProof> ProveNode(std::string_view own, std::string_view text);
+// Whether the proof is one of that node (hex), by a certificate of the authority; one that has ended counts, too.
+bool IsProofOf(const std::string& authority, std::string_view node, std::string_view text, const NodeProof& proof);
+
 // Checks what signs certificates: that its key fits, and that it may sign for the authority. kCorrupt.
 Status CheckIssuer(const std::string& authority, const KeyAndCertificate& issuer);
 

@@ -59,7 +59,9 @@ Status CheckIsPrivate(const std::string& path, const struct stat& file) {
                                path, path));
 }
 
-Result<std::string> ReadPrivate(const std::string& path) {
+// kWhoever: others may have read it.
+enum class Readers { kOwner, kWhoever };
+Result<std::string> ReadPrivate(const std::string& path, Readers readers = Readers::kOwner) {
   const OpenFile file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (file.fd() < 0) return ErrnoError(errno, path);
   struct stat found {};
@@ -67,7 +69,7 @@ Result<std::string> ReadPrivate(const std::string& path) {
   if (!S_ISREG(found.st_mode) || found.st_size > static_cast<off_t>(kFileBytesMax)) {
     return MakeError(ErrorCode::kCorrupt, path + " is no file of PEM texts");
   }
-  CAIRNFS_RETURN_IF_ERROR(CheckIsPrivate(path, found));
+  if (readers == Readers::kOwner) CAIRNFS_RETURN_IF_ERROR(CheckIsPrivate(path, found));
   std::string text(static_cast<size_t>(found.st_size), '\0');
   const ssize_t size = read(file.fd(), text.data(), text.size());
   if (size < 0) return ErrnoError(errno, path);
@@ -100,6 +102,28 @@ Status Credentials::Found(const std::string& folder, std::string_view filesystem
   return own.Renew(own.Signing(now), now);
 }
 
+Status Credentials::AddIssuer(const std::string& folder, const std::string& authority_file, Timestamp now) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::string authority, ReadPrivate(folder + kAuthorityFile));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::string kept, ReadPrivate(authority_file));
+  CAIRNFS_ASSIGN_OR_RETURN(const Fingerprint wanted, FingerprintOf(authority));
+  const auto given = FingerprintOf(kept);
+  if (!given.ok()) return given.error().WithContext(authority_file);
+  if (*given != wanted) {
+    return MakeError(ErrorCode::kPermission,
+                     authority_file + " is the authority of another cluster than that of " + folder);
+  }
+  if (Status fits = CheckIssuer(authority, {kept, kept}); !fits.ok()) return fits.error().WithContext(authority_file);
+  CAIRNFS_ASSIGN_OR_RETURN(const KeyAndCertificate issuer, MakeIssuer({kept, kept}, now));
+  CAIRNFS_RETURN_IF_ERROR(PutFile(folder, kIssuerFile, issuer.key + issuer.certificate));
+  // Root may have called, for a daemon that is another user's.
+  struct stat owner {};
+  const std::string path = folder + kIssuerFile;
+  if (stat((folder + kAuthorityFile).c_str(), &owner) == 0 && chown(path.c_str(), owner.st_uid, owner.st_gid) == 0) {
+    return {};
+  }
+  return ErrnoError(errno, "cannot give " + path + " to the owner of the other files");
+}
+
 Status Credentials::Write(const std::string& folder, const std::string& authority, const std::string& key,
                           const std::string& chain, std::string_view node, Timestamp now) {
   Credentials own(folder, node);
@@ -109,6 +133,12 @@ Status Credentials::Write(const std::string& folder, const std::string& authorit
   CAIRNFS_RETURN_IF_ERROR(MakeFolder(folder));
   CAIRNFS_RETURN_IF_ERROR(PutFile(folder, kAuthorityFile, authority));
   return own.Replace(key, chain, now);
+}
+
+NodeProof Credentials::Prove(const std::string& folder, std::string_view text) {
+  const auto own = ReadPrivate(folder + kNodeFile, Readers::kWhoever);
+  const auto proof = own.ok() ? ProveNode(*own, text) : own.error();
+  return proof.ok() ? *proof : NodeProof();
 }
 
 Result<std::unique_ptr<Credentials>> Credentials::Open(const std::string& folder, std::string_view node,

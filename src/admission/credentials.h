@@ -29,9 +29,15 @@ class Credentials {
   // in its name stays. kAlreadyExists, kIo and what files fail with.
   static Status Found(const std::string& folder, std::string_view filesystem, std::string_view node,
                       const std::string& authority_out, Timestamp now);
+  // Makes a new issuer in the `folder` of a node, by the authority's key in a file that Found wrote: the node signs
+  // from its next start on. What other issuers have signed stays good. kPermission: that is another authority;
+  // kCorrupt, and what files fail with.
+  static Status AddIssuer(const std::string& folder, const std::string& authority_file, Timestamp now);
   // For a node that joins. `key` and `chain`: as Check() takes them, which is done first.
   static Status Write(const std::string& folder, const std::string& authority, const std::string& key,
                       const std::string& chain, std::string_view node, Timestamp now);
+  // What a node that joins anew can show of those that it has in `folder`: empty where they are none.
+  static NodeProof Prove(const std::string& folder, std::string_view text);
   // Reads and checks those of `node` (hex). A node that signs, and whose own certificate has ended, gives itself a new
   // one. kNotFound: there are none. kPermission: others may read or write a file,
   // or see Check(), as for kCorrupt.

@@ -63,12 +63,14 @@ Result<JoinWelcome> JoinWelcome::Decode(std::string_view message) {
   return welcome;
 }
 
-std::string JoinRequest::Encode() const { return EncodeTexts<4>({node, name, address, certificate}); }
+std::string JoinRequest::Encode() const {
+  return EncodeTexts<6>({node, name, address, certificate, proof.chain, proof.signature});
+}
 
 Result<JoinRequest> JoinRequest::Decode(std::string_view message) {
   JoinRequest request;
-  CAIRNFS_RETURN_IF_ERROR(
-      DecodeTexts<4>(message, {&request.node, &request.name, &request.address, &request.certificate}));
+  CAIRNFS_RETURN_IF_ERROR(DecodeTexts<6>(message, {&request.node, &request.name, &request.address, &request.certificate,
+                                                   &request.proof.chain, &request.proof.signature}));
   return request;
 }
 

@@ -33,6 +33,7 @@ struct JoinRequest {
   std::string name;         // for people
   std::string address;      // at which other nodes will reach it
   std::string certificate;  // a request for one
+  NodeProof proof;          // over that request, of a host that was this node before
   std::string Encode() const;
   static Result<JoinRequest> Decode(std::string_view message);
 };

@@ -127,7 +127,8 @@ class JoinPortImpl final : public JoinPort {
   Result<std::string> GrantTo(const JoinRequest& request) {
     CAIRNFS_ASSIGN_OR_RETURN(const std::string chain,
                              credentials_.Issue(request.certificate, request.node, Clock::WallTime()));
-    CAIRNFS_RETURN_IF_ERROR(cluster_.admit(request));
+    const bool is_proven = IsProofOf(credentials_.authority(), request.node, request.certificate, request.proof);
+    CAIRNFS_RETURN_IF_ERROR(cluster_.admit(request, is_proven ? Identity::kProven : Identity::kClaimed));
     spdlog::info("node {} ({}, {}) may join the cluster: it had a token", Printable(request.name), request.node,
                  Printable(request.address));
     return JoinGrant{credentials_.authority(), chain}.Encode();

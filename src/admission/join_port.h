@@ -16,13 +16,16 @@
 
 namespace cairnfs::admission {
 
+// Whether a host that joins has shown that it is the node that it says it is: it has a key of that node's.
+enum class Identity { kClaimed, kProven };
+
 class JoinPort {
  public:
   // Called on the port's threads; may block for some seconds.
   struct Cluster {
     std::function<Result<JoinWelcome>()> welcome;
     // Notes durably that the node may be in the cluster. May be asked again for the same node.
-    std::function<Status(const JoinRequest&)> admit;
+    std::function<Status(const JoinRequest&, Identity)> admit;
   };
   // Listens on IP:PORT; port 0: one that is free. `credentials`, which sign, and `tokens` outlive it. kUnavailable.
   static Result<std::unique_ptr<JoinPort>> Start(const std::string& listen, const Credentials& credentials,

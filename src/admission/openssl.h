@@ -26,6 +26,7 @@ struct Freer {
 };
 using BioPtr = std::unique_ptr<BIO, Freer<BIO_free_all>>;
 using CertificatePtr = std::unique_ptr<X509, Freer<X509_free>>;
+using DigestPtr = std::unique_ptr<EVP_MD_CTX, Freer<EVP_MD_CTX_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 using RequestPtr = std::unique_ptr<X509_REQ, Freer<X509_REQ_free>>;
 using SslContextPtr = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;

@@ -20,7 +20,8 @@ Error Malformed() {
 
 }  // namespace
 
-void ChunkServer::Handle(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) {
+void ChunkServer::Handle(PeerMethod method, const NodeId& caller, const PeerMessage& request,
+                         PeerServer::Respond respond) {
   switch (method) {
     case PeerMethod::kHas: return HandleHas(caller, request, std::move(respond));
     case PeerMethod::kConfirm: return HandleConfirm(request, std::move(respond));

@@ -3,15 +3,16 @@
 
 #include <atomic>
 
-#include "cluster/chunk_peer.h"
 #include "cluster/chunk_reads.h"
 #include "cluster/home.h"
+#include "cluster/peer_client.h"
+#include "cluster/peer_server.h"
 #include "cluster/repair_needs.h"
 #include "cluster/replicator.h"
 
 namespace cairnfs::cluster {
 
-class ChunkServer final : public ChunkPeer {
+class ChunkServer {
  public:
   struct Parts {  // all outlive it
     store::LocalChunkStore& local;
@@ -29,10 +30,12 @@ class ChunkServer final : public ChunkPeer {
   };
   explicit ChunkServer(const Parts& parts) : parts_(parts) {}
 
-  void Handle(PeerMethod method, const NodeId& caller, PeerMessage request, PeerServer::Respond respond) override;
-  void StopHolding() override { parts_.home.Close(); }
-  PeerClient& client() override { return parts_.client; }
-  WireCounters& wire() override { return parts_.wire; }
+  // Answers kHas, kConfirm, kPut and kGet; others kNotSupported. May block on the disk. `respond` is called once, at
+  // once or later by another thread.
+  void Handle(PeerMethod method, const NodeId& caller, const PeerMessage& request, PeerServer::Respond respond);
+  void StopHolding() { parts_.home.Close(); }  // answers what is held back, from now on at once
+  PeerClient& client() { return parts_.client; }
+  WireCounters& wire() { return parts_.wire; }
 
   uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }          // of chunks
   uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }  // the same

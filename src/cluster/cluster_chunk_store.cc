@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "cluster/chunk_server.h"
-#include "cluster/placement.h"
 #include "cluster/repair.h"
 
 namespace cairnfs::cluster {
@@ -27,7 +26,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
                         Membership& membership, const ClusterChunkOptions& options);
   ~ClusterChunkStoreImpl() override;
 
-  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
+  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices,
+                               const store::NewBytes& new_bytes) override;
   Result<store::ChunkPin> Pin(const Digest& digest, size_t size) override;
   Result<std::vector<bool>> Has(const Context& context, std::span<const Digest> digests) override;
   void Get(const Digest& digest, store::ChunkCallback done) override { reads_.Get(digest, std::move(done)); }
@@ -38,9 +38,8 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   void EndWaits() override { reads_.EndWaits(); }
   void Prefetch(std::span<const Digest> digests) override { reads_.Prefetch(digests); }
   Status Sync() override;
-  Status SyncLocal() override;
   Result<Unreadable> SyncReadable(const Context& context, SyncScope scope) override {
-    return replicator_.Sync(context, scope, SyncPoint::Unreadable::kIsLeftOut);
+    return replicator_.Sync(context, scope);
   }
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override;
   void NoteReferenced(std::span<const Digest> chunks) override { replicator_.NoteReferenced(chunks); }
@@ -58,7 +57,7 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   ClusterChunkStats ClusterStats() const override;
   void SetMinReplicas(unsigned min_replicas) override { replicator_.SetMinReplicas(min_replicas); }
   void SetRepairRate(uint64_t bytes_per_second_max) override;
-  ChunkPeer& peer() override { return server_; }
+  ChunkServer& peer() override { return server_; }
 
  protected:
   void Unpin(const Digest& digest) override { pins_.Release(digest); }
@@ -156,11 +155,12 @@ ClusterChunkStoreImpl::~ClusterChunkStoreImpl() {
 }
 
 // The pin is made first: what has none may be given up at any moment.
-Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::span<const io::Slice> slices) {
+Result<store::PutResult> ClusterChunkStoreImpl::Put(const Digest& digest, std::span<const io::Slice> slices,
+                                                    const store::NewBytes& new_bytes) {
   size_t size = 0;
   for (const io::Slice& slice : slices) size += slice.size;
   store::ChunkPin pin = pins_.Make(this, digest, size);
-  CAIRNFS_ASSIGN_OR_RETURN(const bool is_new, replicator_.Put(digest, slices));
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_new, replicator_.Put(digest, slices, new_bytes));
   return store::PutResult{std::move(pin), is_new};
 }
 
@@ -194,8 +194,8 @@ Result<std::vector<bool>> ClusterChunkStoreImpl::Has(const Context& context, std
   for (size_t i = 0; i < digests.size(); ++i) {
     has[i] = has[i] || is_known[i];
     if (has[i]) continue;
-    for (const NodeInfo* node : Order(*view, digests[i])) {
-      if (node->id != self_ && node->state == NodeState::kUp) questions[node->id].push_back(i);
+    for (const NodeInfo& node : view->nodes) {
+      if (node.id != self_ && node.state == NodeState::kUp) questions[node.id].push_back(i);
     }
   }
   for (auto& [node, indexes] : questions) {
@@ -232,13 +232,8 @@ Result<std::vector<bool>> ClusterChunkStoreImpl::AskWhileUp(const Context& conte
 }
 
 Status ClusterChunkStoreImpl::Sync() {
-  const auto synced = replicator_.Sync({}, SyncScope::kCopies, SyncPoint::Unreadable::kFails);
-  return synced.ok() ? Status() : synced.error();
-}
-
-Status ClusterChunkStoreImpl::SyncLocal() {
-  const auto synced = replicator_.Sync({}, SyncScope::kThisNode, SyncPoint::Unreadable::kFails);
-  return synced.ok() ? Status() : synced.error();
+  CAIRNFS_ASSIGN_OR_RETURN(const Unreadable unreadable, replicator_.Sync({}, SyncScope::kCopies));
+  return unreadable.empty() ? Status() : unreadable.begin()->second;
 }
 
 // Those of chunks that lie here go with their chunk.

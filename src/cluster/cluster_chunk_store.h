@@ -88,22 +88,21 @@ class ClusterChunkStore : public store::ChunkStore {
   virtual void SetMinReplicas(unsigned min_replicas) = 0;
   // ClusterChunkOptions::repair_bytes_per_second_max from now on. Any thread.
   virtual void SetRepairRate(uint64_t bytes_per_second_max) = 0;
-  // Sync, for this node's own disk alone (durability level `local`); the copies follow by themselves.
-  virtual Status SyncLocal() = 0;
+  // kThisNode: this node's own disk alone (durability level `local`); the copies follow by themselves.
   enum class SyncScope { kCopies, kThisNode };
   // Chunks that were put, and can be read back no more to be sent or stored, each with why.
   using Unreadable = std::map<Digest, Error>;
-  // As Sync or SyncLocal, for all chunks but these: whoever has one of them pinned cannot rely on it. Waits no longer
-  // than sync_wait_max and the context allow: kInterrupted where that was stopped.
+  // As Sync, for all chunks but these: whoever has one of them pinned cannot rely on it. Waits no longer than
+  // sync_wait_max and the context allow: kInterrupted where that was stopped.
   virtual Result<Unreadable> SyncReadable(const Context& context, SyncScope scope) = 0;
   struct Sized {
     Digest digest;
     size_t size = 0;  // of the whole chunk
   };
   // For chunks that lie on some node and are about to be named where copies are promised: a Sync that begins later
-  // waits for the copies of these too, and has them made where they are missing, as if they had been put. SyncLocal
-  // waits until one node says that it has it. Pins of those that are not known to have their copies: without a pin,
-  // what cannot be read is given up. Any thread; does not block.
+  // waits for the copies of these too, and has them made where they are missing, as if they had been put. One of
+  // kThisNode waits until one node says that it has it. Pins of those that are not known to have their copies: without
+  // a pin, what cannot be read is given up. Any thread; does not block.
   virtual std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) = 0;
   // Records at level `local` reference these, and their pins go: a Sync waits for their copies all the same. What else
   // has no pin is waited for no longer where no node has room for its copies. Any thread; does not block.
@@ -132,10 +131,10 @@ class ClusterChunkStore : public store::ChunkStore {
   virtual Status ForgetHolders(const Context& context, const store::LiveTest& live) = 0;
   // How many of these have not the copies yet that a Sync waits for. Any thread; does not block.
   virtual size_t CountUnderReplicated(std::span<const Digest> chunks) = 0;
-  virtual class ChunkPeer& peer() = 0;  // what PeerService serves
+  virtual class ChunkServer& peer() = 0;  // what PeerService serves
 };
 
-// The gRPC server of a node: chunks, and what the PeerHandler answers. Listens on `address`; the port may be 0.
+// The gRPC server of a node: chunks, and what the handler of Peers answers. Listens on `address`; the port may be 0.
 class PeerService {
  public:
   struct Options {

@@ -6,7 +6,6 @@
 //   R <hold id> <inode>   the record that the file had when the dump was taken
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

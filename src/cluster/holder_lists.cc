@@ -1,7 +1,5 @@
 #include "cluster/holder_lists.h"
 
-#include <algorithm>
-
 #include "base/coding.h"
 #include "base/log.h"
 

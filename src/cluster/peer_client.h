@@ -1,15 +1,20 @@
 // Calls to other nodes: a few connections to each, deadlines on every call.
 #pragma once
 
+#include <grpcpp/channel.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/clock.h"
 #include "cluster/membership.h"
 #include "cluster/peer_message.h"
+#include "cluster/peer_wire.h"
 #include "rpc/tls.h"
 
 namespace cairnfs::cluster {
@@ -45,8 +50,34 @@ class PeerClient {
   void AwaitCalls();  // until no `done` runs or is still to come. REQUIRES: closed
 
  private:
-  class Impl;
-  const std::shared_ptr<Impl> impl_;
+  struct Running;
+  struct Connections {
+    std::string address;
+    std::vector<std::shared_ptr<grpc::Channel>> channels;
+    size_t next = 0;
+  };
+  struct Hearing {
+    size_t waiting_calls = 0;
+    Clock::time_point silent_since{};  // the node's last answer, or the first of the calls that wait
+  };
+  Result<std::shared_ptr<grpc::Channel>> ChannelTo(const NodeId& node) EXCLUDES_LOCK(mutex_);
+  void NoteEnded(const NodeId& node, const grpc::Status& status) EXCLUDES_LOCK(mutex_);
+  void Finish(const std::shared_ptr<Running>& call, const grpc::Status& status) EXCLUDES_LOCK(mutex_);
+
+  Membership& membership_;
+  const unsigned connections_per_peer_;
+  const std::chrono::milliseconds connect_timeout_;
+  WireCounters& counters_;
+  const rpc::Tls tls_;
+  Lending lending_;
+
+  mutable Mutex mutex_;
+  CondVar ended_;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::unordered_map<NodeId, Connections, NodeIdHash> peers_ GUARDED_BY(mutex_);
+  uint64_t peers_revision_ GUARDED_BY(mutex_) = 0;  // of the view, with whose nodes peers_ was compared
+  std::unordered_set<std::shared_ptr<Running>> running_ GUARDED_BY(mutex_);
+  std::unordered_map<NodeId, Hearing, NodeIdHash> hearings_ GUARDED_BY(mutex_);
 };
 
 }  // namespace cairnfs::cluster

@@ -14,9 +14,9 @@ constexpr uint8_t kVersion = 1;
 constexpr size_t kNodesPerMessageMax = 65536;
 constexpr size_t kInodesPerMessageMax = 1 << 20;
 
-constexpr std::array<const char*, kPeerMethodCount> kPaths = {"/cairnfs.Peer/Has",         "/cairnfs.Peer/Confirm",
-                                                              "/cairnfs.Peer/Put",         "/cairnfs.Peer/Get",
-                                                              "/cairnfs.Peer/HoldOrphans", "/cairnfs.Peer/Sign"};
+constexpr std::array<const char*, kPeerMethodCount> kPaths = {
+    "/cairnfs.Peer/Has",         "/cairnfs.Peer/Confirm", "/cairnfs.Peer/Put",       "/cairnfs.Peer/Get",
+    "/cairnfs.Peer/HoldOrphans", "/cairnfs.Peer/Sign",    "/cairnfs.Peer/OpenPlaces"};
 
 // Node ids are written once in front of a message, and then by their place in that table.
 class HolderTable {

@@ -15,8 +15,8 @@
 
 namespace cairnfs::cluster {
 
-enum class PeerMethod { kHas, kConfirm, kPut, kGet, kHoldOrphans, kSign };
-inline constexpr size_t kPeerMethodCount = 6;
+enum class PeerMethod { kHas, kConfirm, kPut, kGet, kHoldOrphans, kSign, kOpenPlaces };
+inline constexpr size_t kPeerMethodCount = 7;
 const char* PeerMethodPath(PeerMethod method);  // of the gRPC call
 std::optional<PeerMethod> PeerMethodOfPath(std::string_view path);
 
@@ -105,7 +105,7 @@ struct GetAnswer {
 std::string EncodeGetReply(const std::vector<GetAnswer>& answers);
 std::optional<std::vector<GetAnswer>> DecodeGetReply(std::string_view head);
 
-std::string EncodeInodes(const std::vector<InodeId>& inodes);  // a request of HoldOrphans
+std::string EncodeInodes(const std::vector<InodeId>& inodes);  // a request of HoldOrphans, a reply of OpenPlaces
 std::optional<std::vector<InodeId>> DecodeInodes(std::string_view head);
 
 // Cuts slices of `size` bytes off the front of a payload.

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <utility>
 
 #include "cluster/membership.h"
 #include "cluster/peer_client.h"

@@ -1,14 +1,13 @@
-// The peer service of a node: chunk questions go to the chunk store, those about open files to the PeerHandler, on
+// The peer service of a node: chunk questions go to the chunk store, those about open files to the handler, on
 // threads of their own.
 #include <algorithm>
-#include <atomic>
 #include <random>
 
 #include "base/answer.h"
 #include "base/coding.h"
 #include "base/context.h"
 #include "base/task_queue.h"
-#include "cluster/chunk_peer.h"
+#include "cluster/chunk_server.h"
 #include "cluster/cluster_chunk_store.h"
 
 namespace cairnfs::cluster {
@@ -18,20 +17,24 @@ constexpr unsigned kAskThreads = 2;
 constexpr unsigned kOrphanThreads = 2;
 constexpr std::chrono::milliseconds kRetryPauseMax{400};
 
+constexpr size_t kPlacesMax = 1 << 19;  // a head has 8 MiB at most
+
+Error NobodyAnswers() { return MakeError(ErrorCode::kUnavailable, "no filesystem runs on this node"); }
 Error NobodyWaits() { return MakeError(ErrorCode::kInterrupted, "nobody waits for the answer any more"); }
 
-// The handler, and how many calls are in it.
+// A handler, and how many calls are in it.
+template <typename Handler>
 class HandlerSlot {
  public:
-  void Set(PeerHandler* handler) {
+  void Set(Handler handler) {
     MutexLock lock(mutex_);
-    handler_ = handler;
+    handler_ = std::move(handler);
     while (calls_ > 0) left_.Wait(mutex_);
   }
-  // Null: there is none now. Leave after use.
-  PeerHandler* Enter() {
+  // Empty: there is none now. Else Leave after use.
+  Handler Enter() {
     MutexLock lock(mutex_);
-    if (handler_ != nullptr) ++calls_;
+    if (handler_) ++calls_;
     return handler_;
   }
   void Leave() {
@@ -42,13 +45,13 @@ class HandlerSlot {
  private:
   Mutex mutex_;
   CondVar left_;
-  PeerHandler* handler_ GUARDED_BY(mutex_) = nullptr;
+  Handler handler_ GUARDED_BY(mutex_);
   size_t calls_ GUARDED_BY(mutex_) = 0;
 };
 
 class PeerServiceImpl final : public PeerService, public Peers {
  public:
-  PeerServiceImpl(ChunkPeer& chunks, unsigned threads)
+  PeerServiceImpl(ChunkServer& chunks, unsigned threads)
       : chunks_(chunks),
         serve_("cairn-serve", std::max(1U, threads), TaskQueue::Priority::kBackground),
         ask_("cairn-ask", kAskThreads),
@@ -71,7 +74,8 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   ~PeerServiceImpl() override {
-    handler_.Set(nullptr);
+    handler_.Set({});
+    open_handler_.Set({});
     chunks_.StopHolding();
     server_.reset();
   }
@@ -80,17 +84,25 @@ class PeerServiceImpl final : public PeerService, public Peers {
   uint64_t refused_total() const override { return server_->refused_total(); }
   Peers& peers() override { return *this; }
 
-  void SetHandler(PeerHandler* handler) override { handler_.Set(handler); }
+  void SetHandler(OrphanHandler handler) override { handler_.Set(std::move(handler)); }
+  void SetOpenHandler(OpenHandler handler) override { open_handler_.Set(std::move(handler)); }
 
   Result<std::vector<bool>> HoldOrphans(const Context& context, const NodeId& node,
                                         const std::vector<InodeId>& inodes) override {
     const PeerMessage request{EncodeInodes(inodes), {}};
-    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, request));
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, PeerMethod::kHoldOrphans, request));
     auto bits = DecodeBits(reply.head);
     if (!bits || bits->size() != inodes.size()) {
       return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
     }
     return *std::move(bits);
+  }
+
+  Result<std::vector<InodeId>> OpenPlaces(const Context& context, const NodeId& node) override {
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, PeerMethod::kOpenPlaces, {}));
+    auto places = DecodeInodes(reply.head);
+    if (places) return *std::move(places);
+    return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
   }
 
   Result<std::string> RequestCertificate(const Context& context, const NodeId& node,
@@ -105,13 +117,16 @@ class PeerServiceImpl final : public PeerService, public Peers {
     if (method == PeerMethod::kHoldOrphans) {
       return orphans_.Post([this, shared, respond] { AskHandler(shared->head, respond); });
     }
+    if (method == PeerMethod::kOpenPlaces) {
+      return orphans_.Post([this, shared, respond] { TellOpenPlaces(shared->head, respond); });
+    }
     if (method == PeerMethod::kSign) {
       return orphans_.Post([this, caller, shared, respond] { Sign(caller, shared->head, respond); });
     }
     // Questions do not wait behind chunks that are being stored.
     TaskQueue& queue = method == PeerMethod::kPut ? serve_ : ask_;
     queue.Post([this, method, caller, shared, respond = std::move(respond)] {
-      chunks_.Handle(method, caller, std::move(*shared), respond);
+      chunks_.Handle(method, caller, *shared, respond);
     });
   }
 
@@ -125,22 +140,35 @@ class PeerServiceImpl final : public PeerService, public Peers {
   void AskHandler(std::string_view head, const PeerServer::Respond& respond) {
     auto inodes = DecodeInodes(head);
     if (!inodes) return respond(MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"));
-    PeerHandler* handler = handler_.Enter();
-    if (handler == nullptr) return respond(MakeError(ErrorCode::kUnavailable, "no filesystem runs on this node"));
+    const OrphanHandler handler = handler_.Enter();
+    if (!handler) return respond(NobodyAnswers());
     PeerMessage reply;
-    reply.head = EncodeBits(handler->HoldOrphans(*inodes));
+    reply.head = EncodeBits(handler(*inodes));
     handler_.Leave();
     respond(std::move(reply));
   }
 
+  void TellOpenPlaces(std::string_view head, const PeerServer::Respond& respond) {
+    if (!head.empty()) return respond(MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"));
+    const OpenHandler handler = open_handler_.Enter();
+    if (!handler) return respond(NobodyAnswers());
+    const std::vector<InodeId> places = handler();
+    open_handler_.Leave();
+    if (places.size() > kPlacesMax) {
+      return respond(MakeError(ErrorCode::kTooLarge, "it has files open in more directories than it can tell"));
+    }
+    respond(PeerMessage{EncodeInodes(places), {}});
+  }
+
   // The question may be asked again: until the deadline, with pauses that differ from host to host.
-  Result<PeerMessage> CallWithin(const Context& context, const NodeId& node, const PeerMessage& request) {
+  Result<PeerMessage> CallWithin(const Context& context, const NodeId& node, PeerMethod method,
+                                 const PeerMessage& request) {
     static thread_local std::minstd_rand random(std::random_device{}());
     for (;;) {
       if (context.IsLate()) {
         return MakeError(ErrorCode::kUnavailable, "node " + node.ToHex() + " did not answer in time");
       }
-      Result<PeerMessage> reply = CallOnce(context, node, PeerMethod::kHoldOrphans, request);
+      Result<PeerMessage> reply = CallOnce(context, node, method, request);
       const auto pause = kRetryPauseMax / 4 + std::chrono::milliseconds(random() % (kRetryPauseMax.count() * 3 / 4));
       if (reply.ok() || (reply.error().code != ErrorCode::kUnavailable && reply.error().code != ErrorCode::kBusy)) {
         return reply;
@@ -161,9 +189,10 @@ class PeerServiceImpl final : public PeerService, public Peers {
     return NobodyWaits();
   }
 
-  ChunkPeer& chunks_;
+  ChunkServer& chunks_;
   std::function<Result<std::string>(const NodeId& node, std::string_view request)> sign_;
-  HandlerSlot handler_;
+  HandlerSlot<OrphanHandler> handler_;
+  HandlerSlot<OpenHandler> open_handler_;
   std::unique_ptr<PeerServer> server_;
   TaskQueue serve_;  // chunks to store; these may wait for the disk, and never for another node
   TaskQueue ask_;    // who has chunks, and to read them; the same

@@ -67,10 +67,25 @@ grpc::ByteBuffer ToByteBuffer(std::string_view envelope, const PeerMessage& mess
   return {slices.data(), slices.size()};
 }
 
+namespace {
+
+// What was received, whose memory counts for the quota of the port. Whoever frees it last may have to wake who waits
+// for room there. For that gRPC 1.51 has an ExecCtx where a buffer is freed, and none where a slice is: it would read
+// through a null pointer (https://github.com/grpc/grpc/pull/28655 has others of the kind). So the buffer outlives the
+// slices.
+struct Received {
+  grpc::ByteBuffer buffer;
+  std::vector<grpc::Slice> slices;
+};
+
+}  // namespace
+
 std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer) {
+  if (!buffer.Valid()) return std::nullopt;
   // Alive as long as a slice of the payload is.
-  auto slices = std::make_shared<std::vector<grpc::Slice>>();
-  if (!buffer.Valid() || !buffer.Dump(slices.get()).ok()) return std::nullopt;
+  auto received = std::make_shared<Received>(Received{buffer, {}});
+  std::vector<grpc::Slice>* const slices = &received->slices;
+  if (!buffer.Dump(slices).ok()) return std::nullopt;
   size_t index = 0, offset = 0;
   auto copy_out = [&](char* to, size_t size) {
     while (size > 0) {
@@ -101,7 +116,7 @@ std::optional<PeerMessage> FromByteBuffer(const grpc::ByteBuffer& buffer) {
     io::Slice part;
     part.data = reinterpret_cast<const std::byte*>(slice.begin()) + offset;
     part.size = slice.size() - offset;
-    part.memory = slices;
+    part.memory = received;
     message.payload.push_back(std::move(part));
   }
   return message;

@@ -1,9 +1,7 @@
 // Peers: what hosts ask each other beside chunks, over the peer service that each listens with.
 #pragma once
 
-#include <chrono>
-#include <memory>
-#include <span>
+#include <functional>
 #include <vector>
 
 #include "base/context.h"
@@ -11,24 +9,26 @@
 
 namespace cairnfs::cluster {
 
-// Answers for this host; the filesystem implements it. Any thread; calls may block as told.
-class PeerHandler {
- public:
-  virtual ~PeerHandler() = default;
-  // For each: whether a process on this host has it open. Where not, the host refuses (kStale) to open it from now on:
-  // asked only about inodes that have no name left.
-  virtual std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) = 0;
-};
+// Answers for this host. For each: whether a process on this host has it open. Where not, the host refuses (kStale) to
+// open it from now on: asked only about inodes that have no name left. Any thread; may block.
+using OrphanHandler = std::function<std::vector<bool>(const std::vector<InodeId>& inodes)>;
+
+// Answers for this host: the directories in which processes of this host have files open, each once, by where it last
+// found their names. Any thread; does not block for long.
+using OpenHandler = std::function<std::vector<InodeId>()>;
 
 class Peers {
  public:
   virtual ~Peers() = default;
-  // null: nobody answers any more; returns once no call is in the handler.
-  virtual void SetHandler(PeerHandler* handler) = 0;
-  // kUnavailable: the node cannot be reached, or did not answer by the deadline of `context`, which has one. kNotFound:
-  // no such node. kInterrupted: the context was stopped.
+  // Empty: nobody answers any more. Returns once no call is in the one before.
+  virtual void SetHandler(OrphanHandler handler) = 0;
+  // Asks that host's handler. kUnavailable: the node cannot be reached, or did not answer by the deadline of `context`,
+  // which has one. kNotFound: no such node. kInterrupted: the context was stopped.
   virtual Result<std::vector<bool>> HoldOrphans(const Context& context, const NodeId& node,
                                                 const std::vector<InodeId>& inodes) = 0;
+  // As SetHandler and HoldOrphans. kNotSupported: that node's version does not say.
+  virtual void SetOpenHandler(OpenHandler handler) = 0;
+  virtual Result<std::vector<InodeId>> OpenPlaces(const Context& context, const NodeId& node) = 0;
 };
 
 }  // namespace cairnfs::cluster

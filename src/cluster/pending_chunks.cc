@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <utility>
 
 namespace cairnfs::cluster {
 
@@ -59,7 +58,7 @@ ChunkPtr PendingChunks::NextUnderReplicated(const ChunkPtr& after) const {
 
 // Noted as it is passed over: a moment later it may be readable again, and on its way.
 bool SyncPoint::LeavesOut(const ChunkCopies& chunk) {
-  if (unreadable_ == Unreadable::kFails || !IsUnreadable(chunk)) return false;
+  if (!chunk.failure() || !is_pinned_(chunk.digest())) return false;
   left_out_.insert_or_assign(chunk.digest(), *chunk.failure());
   return true;
 }
@@ -89,14 +88,6 @@ bool SyncPoint::HasCopies() {
     if (!LeavesOut(*chunk)) return false;
   }
   return true;
-}
-
-std::optional<Error> SyncPoint::UnreadableError() const {
-  if (unreadable_ == Unreadable::kIsLeftOut) return std::nullopt;
-  for (const ChunkPtr& chunk : pending_.under_replicated()) {
-    if (Covers(*chunk) && IsUnreadable(*chunk)) return chunk->failure();
-  }
-  return std::nullopt;
 }
 
 bool SyncPoint::IsShort(Clock::time_point now, Clock::duration time) const {

@@ -46,17 +46,11 @@ class PendingChunks {
 class SyncPoint {
  public:
   using Scope = ClusterChunkStore::SyncScope;
-  // Whether a chunk that cannot be read fails the Sync, or is left out.
-  enum class Unreadable { kFails, kIsLeftOut };
   using IsPinned = std::function<bool(const Digest&)>;
 
   // All that was put until now.
-  SyncPoint(const PendingChunks& pending, Scope scope, Unreadable unreadable, IsPinned is_pinned)
-      : pending_(pending),
-        scope_(scope),
-        unreadable_(unreadable),
-        last_(pending.last_sequence()),
-        is_pinned_(std::move(is_pinned)) {}
+  SyncPoint(const PendingChunks& pending, Scope scope, IsPinned is_pinned)
+      : pending_(pending), scope_(scope), last_(pending.last_sequence()), is_pinned_(std::move(is_pinned)) {}
 
   Scope scope() const { return scope_; }
   // Whether it waits for the chunk.
@@ -65,20 +59,16 @@ class SyncPoint {
   bool IsPlaced();
   // Every chunk has its copies.
   bool HasCopies();
-  // Of a chunk that somebody has pinned and that cannot be read, if that fails the Sync.
-  std::optional<Error> UnreadableError() const;
   // Whether a chunk that somebody needs could be placed nowhere for `time`.
   bool IsShort(Clock::time_point now, Clock::duration time) const;
-  // Those that were left out, each with why.
+  // Those that somebody has pinned and that cannot be read were left out, each with why.
   ClusterChunkStore::Unreadable TakeLeftOut() { return std::move(left_out_); }
 
  private:
-  bool IsUnreadable(const ChunkCopies& chunk) const { return chunk.failure() && is_pinned_(chunk.digest()); }
   bool LeavesOut(const ChunkCopies& chunk);
 
   const PendingChunks& pending_;
   const Scope scope_;
-  const Unreadable unreadable_;
   const uint64_t last_;
   const IsPinned is_pinned_;
   uint64_t placed_ = 0;  // up to this one

@@ -192,23 +192,6 @@ std::vector<const NodeInfo*> Order(const View& view, const Digest& digest) {
   return nodes;
 }
 
-const NodeInfo* Home(const View& view, const Digest& digest) {
-  const uint64_t word = WordOf(digest);
-  const View::Candidate* home = nullptr;
-  double limit = kInfinity;
-  for (const View::Candidate& candidate : view.candidates) {
-    const double v = UniformOf(word, candidate);
-    if (DistanceBound(v, candidate) >= limit) continue;
-    const double distance = Distance(v, candidate);
-    if (distance >= limit) continue;
-    limit = distance;
-    home = &candidate;
-  }
-  if (home != nullptr) return &view.nodes[home->node];
-  const std::vector<Ranked> draining = Draining(view, word);
-  return draining.empty() ? nullptr : &view.nodes[draining.front().candidate->node];
-}
-
 std::vector<const NodeInfo*> MoreTargets(const View& view, const Digest& digest,
                                          const std::vector<const NodeInfo*>& have, size_t count, NewDomains new_domains,
                                          const std::optional<NodeId>& except) {

@@ -25,8 +25,6 @@ std::vector<const NodeInfo*> First(const View& view, const Digest& digest, size_
 // The first of the order that is up, or `self`, which counts as up: it plays the part of the home. `self` when there is
 // none.
 NodeId ActingHome(const View& view, const Digest& digest, const NodeId& self);
-// The first of Order; null in a view in which every node is out.
-const NodeInfo* Home(const View& view, const Digest& digest);
 
 // The `count` nodes that should get a copy where those of `have` hold one: the first of the order, `except` left out,
 // that are up, not full and of weight above 0, no two of them or of `have` of one failure domain as long as there are

@@ -2,7 +2,6 @@
 // as full, each for a moment. So that work goes to the next node at once, and not after a lease's end.
 #pragma once
 
-#include <chrono>
 #include <unordered_map>
 
 #include "base/clock.h"

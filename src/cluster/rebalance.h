@@ -4,10 +4,8 @@
 // It has no thread: repair's runs it, once no copies are missing.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <stop_token>

@@ -125,6 +125,7 @@ void Repair::Run() {
       depth = std::exchange(kicked_, std::nullopt).value_or(depth);
     }
     bool ok = RunOnce(depth);
+    if (depth == Depth::kHolders && parts_.needs.under_replicated > 0) ok = RunOnce(Depth::kLists) && ok;
     if (ok && depth == Depth::kHolders) {
       SetPhase("rebalancing");
       const Rebalance::Outcome rebalanced = rebalance_.Run(context_, [this] { return IsCalled(); });
@@ -146,9 +147,11 @@ void Repair::Run() {
 bool Repair::RunOnce(Depth depth) {
   AwaitRelease();  // a look at a chunk keeps it from the collection that runs
   SetPhase("scanning");
-  // What is short of copies has lists that say so, and these are gone through now.
+  // What is short of copies has lists that say so, and these are gone through now. A look at holders leaves to others
+  // what they are the first to have, though they may not know of it: so it settles nothing.
   RepairNeeds& needs = parts_.needs;
-  const uint64_t short_before = needs.under_replicated.load(), in_few_domains_before = needs.in_few_domains.load();
+  const uint64_t short_before = depth == Depth::kLists ? needs.under_replicated.load() : 0,
+                 in_few_domains_before = needs.in_few_domains.load();
   std::vector<Todo> todo;
   size_t short_count = 0;
   const bool all_seen = Scan(depth, &todo, &short_count);
@@ -281,15 +284,13 @@ std::optional<Repair::Todo> Repair::Examine(Depth depth, const HolderEntry& entr
   const bool is_named = Contains(entry.holders, self_);
   Holders others = left;
   if (finding.is_here) left.push_back(self_);
-  // Of those that have it, the first that is up does what is to be done.
-  const NodeInfo* first = nullptr;
+  // Of those that have it, the first that is up does what is to be done. That holds when a change of the nodes makes
+  // all look. What this node alone knows to be short is its own to do.
   const std::vector<const NodeInfo*> order = Order(view, entry.digest);
-  for (const NodeInfo* node : order) {
-    if (node->state != NodeState::kUp || !Contains(left, node->id)) continue;
-    first = node;
-    break;
-  }
-  if (first == nullptr || first->id != self_) return std::nullopt;
+  const auto first = std::find_if(order.begin(), order.end(), [&](const NodeInfo* node) {
+    return node->state == NodeState::kUp && Contains(left, node->id) && (depth == Depth::kHolders || node->id == self_);
+  });
+  if (first == order.end() || (*first)->id != self_) return std::nullopt;
   // A home that is new to the chunk learns who has it. It became so by a change that brings a full pass; the short ones
   // in between would only say it again.
   const NodeInfo* home = order.front();

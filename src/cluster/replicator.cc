@@ -81,7 +81,8 @@ void Replicator::SetMinReplicas(unsigned min_replicas) {
   RetryUnderReplicated(Turn::kAll);
 }
 
-Result<bool> Replicator::Put(const Digest& digest, std::span<const io::Slice> slices) {
+Result<bool> Replicator::Put(const Digest& digest, std::span<const io::Slice> slices,
+                             const store::NewBytes& new_bytes) {
   size_t size = 0;
   for (const io::Slice& slice : slices) size += slice.size;
   if (size == 0 || size > kPayloadBytesFull) {
@@ -120,6 +121,7 @@ Result<bool> Replicator::Put(const Digest& digest, std::span<const io::Slice> sl
     return false;
   }
   pending_.Add(chunk);
+  if (new_bytes != nullptr) counted_[digest] = new_bytes;
   pending_.AwaitBySync(chunk);
   writers_.NotePut(now);
   Apply(chunk, chunk->Begin(Now()));
@@ -266,12 +268,13 @@ void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& action
   if (actions.commit) ++late_commits_;
   if (actions.store) parts_.stores.Post([this, chunk] { Store(chunk); });
   if (actions.load) LoadThenStore(chunk);
+  pending_.Update(chunk);
+  if (chunk->is_done()) Finish(*chunk);
+  // Last: what ended short of copies is counted by then.
   if (const auto repair = repairs_.find(digest); repair != repairs_.end() && (actions.end_repair || chunk->is_done())) {
     parts_.work.Post(std::move(repair->second));
     repairs_.erase(repair);
   }
-  pending_.Update(chunk);
-  if (chunk->is_done()) Finish(*chunk);
   const bool is_news = chunk->is_done() || chunk->is_under_replicated() || actions.commit;
   if (is_news && sync_waiters_ > 0) changed_.NotifyAll();
 }
@@ -284,6 +287,9 @@ void Replicator::Finish(ChunkCopies& chunk) {
   if (is_abandoned && chunk.failure() && !chunk.is_covered()) spdlog::error("{}", chunk.failure()->message);
   if (!is_abandoned && chunk.WasPut()) {
     (was_new ? new_bytes_ : known_bytes_).fetch_add(chunk.size(), std::memory_order_relaxed);
+  }
+  if (const auto counted = counted_.extract(chunk.digest()); counted && was_new && !is_abandoned) {
+    counted.mapped()->fetch_add(chunk.size(), std::memory_order_relaxed);
   }
   const bool is_short = outcome == Outcome::kUnderReplicated || (is_abandoned && has_copies);
   if (is_short) parts_.needs.under_replicated.fetch_add(1);

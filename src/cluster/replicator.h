@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -57,7 +56,8 @@ class Replicator {
   void AwaitLoads() EXCLUDES_LOCK(mutex_);
 
   // As ChunkStore::Put, but returns whether the chunk is new. REQUIRES for this and Cover: the caller has a pin.
-  Result<bool> Put(const Digest& digest, std::span<const io::Slice> slices) EXCLUDES_LOCK(mutex_);
+  Result<bool> Put(const Digest& digest, std::span<const io::Slice> slices, const store::NewBytes& new_bytes)
+      EXCLUDES_LOCK(mutex_);
   // As ClusterChunkStore::Cover. False: it is known to have its copies.
   bool Cover(const ClusterChunkStore::Sized& chunk) EXCLUDES_LOCK(mutex_);
   void NoteReferenced(std::span<const Digest> chunks) EXCLUDES_LOCK(mutex_);
@@ -69,9 +69,8 @@ class Replicator {
   size_t Tell(const NodeId& node, const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
 
   using Unreadable = ClusterChunkStore::Unreadable;
-  // As ClusterChunkStore::SyncReadable, or, with kFails, Sync and SyncLocal.
-  Result<Unreadable> Sync(const Context& context, SyncPoint::Scope scope, SyncPoint::Unreadable unreadable)
-      EXCLUDES_LOCK(mutex_);
+  // As ClusterChunkStore::SyncReadable.
+  Result<Unreadable> Sync(const Context& context, SyncPoint::Scope scope) EXCLUDES_LOCK(mutex_);
   void SetMinReplicas(unsigned min_replicas) EXCLUDES_LOCK(mutex_);
 
   // The bytes of a chunk that is being put, while they are in memory.
@@ -149,6 +148,7 @@ class Replicator {
   WritersFirst writers_ GUARDED_BY(mutex_);
   std::unordered_set<NodeId, NodeIdHash> pumps_ GUARDED_BY(mutex_);  // that are to run on the work queue
   std::unordered_map<Digest, std::function<void()>, DigestHash> repairs_ GUARDED_BY(mutex_);
+  std::unordered_map<Digest, store::NewBytes, DigestHash> counted_ GUARDED_BY(mutex_);  // of the chunks being put
   size_t loads_ GUARDED_BY(mutex_) = 0, loads_to_store_ GUARDED_BY(mutex_) = 0;
   uint64_t late_commits_ GUARDED_BY(mutex_) = 0;     // what has yet to be committed came after its chunk was placed
   std::optional<Error> failure_ GUARDED_BY(mutex_);  // the store refuses until it is reopened

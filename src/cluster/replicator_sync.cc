@@ -9,7 +9,6 @@ constexpr std::chrono::milliseconds kFullPatience{1500};
 
 // Whether to wait on.
 Status CheckSync(const SyncCall& call, const SyncPoint& point, const Shortage& shortage) {
-  if (auto error = point.UnreadableError()) return *std::move(error);
   const Situation& situation = shortage.situation;
   if (call.store_ended.stop_requested()) {
     return shortage.ToError("this host is stopping, and the shared metadata does not answer");
@@ -60,8 +59,7 @@ Status Replicator::AwaitPoint(const SyncCall& call, SyncPoint& point) {
   return waited;
 }
 
-Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoint::Scope scope,
-                                                SyncPoint::Unreadable unreadable) {
+Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoint::Scope scope) {
   // A node that is drained keeps nothing: what is saved there lies on others only.
   const ViewPtr view = parts_.membership.view();
   const NodeInfo* self = view->Find(self_);
@@ -71,7 +69,7 @@ Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoin
   std::optional<SyncPoint> point;
   {
     MutexLock lock(mutex_);
-    point.emplace(pending_, scope, unreadable, [this](const Digest& digest) { return parts_.pins.IsPinned(digest); });
+    point.emplace(pending_, scope, [this](const Digest& digest) { return parts_.pins.IsPinned(digest); });
     ++sync_waiters_;
     PumpReady();  // what waited for writers
     // Durable here is all that is asked for: who else has the chunk need not be known first.

@@ -4,7 +4,6 @@
 #include <array>
 #include <compare>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

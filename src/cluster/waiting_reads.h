@@ -6,7 +6,6 @@
 #include <memory>
 #include <random>
 #include <unordered_set>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/thread_annotations.h"

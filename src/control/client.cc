@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -53,6 +54,9 @@ Result<std::unique_ptr<Control::Stub>> StubFor(const std::string& path) {
   arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
   return Control::NewStub(grpc::CreateCustomInsecureChannelFromFd("control", fd, arguments));
 }
+
+constexpr std::chrono::seconds kDrainGrace{5};  // for the answer, after the time that it was given
+constexpr int kStopSecondsMax = 5;              // the daemon only begins with it
 
 // A daemon marks its own errors (rpc/status.h). After a connection was made, gRPC's own "unavailable" means that its
 // other end is gone, and "cancelled", which nobody does here, that the server was shut down.
@@ -136,6 +140,44 @@ std::optional<Status> Client::Wait(InodeId inode, const std::string& path) {
   return status.ok() ? Status() : Status(ErrorOf(status));
 }
 
+Result<StopEstimate> Client::Stop(std::chrono::milliseconds deadline) {
+  StopRequest request;
+  request.set_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(deadline.count(), 0)));
+  StopEstimate reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::Stop, request, reply, kStopSecondsMax));
+  return reply;
+}
+
+Result<std::optional<Unsaved>> Client::Drain(std::chrono::milliseconds deadline,
+                                             const std::function<void(const StopEstimate&)>& on_estimate) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
+  grpc::ClientContext context;
+  context.set_deadline(Clock::LibraryDeadline(deadline + kDrainGrace));
+  StopRequest request;
+  request.set_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(deadline.count(), 0)));
+  auto reader = stub->Drain(&context, request);
+  DrainStep step, last;
+  while (reader->Read(&step)) {
+    if (step.has_estimate()) on_estimate(step.estimate());
+    last = step;
+  }
+  const grpc::Status status = reader->Finish();
+  if (last.durable()) return std::optional<Unsaved>();
+  if (last.has_unsaved()) return std::optional<Unsaved>(last.unsaved());
+  if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) return ErrorOf(status);
+  Unsaved unsaved;
+  unsaved.set_reason("the time was up, and the daemon cannot say what is not: the disk may not answer");
+  return std::optional<Unsaved>(std::move(unsaved));
+}
+
+Result<StopOutcomeReply> Client::StopOutcome(bool was_told) {
+  StopOutcomeRequest request;
+  request.set_was_told(was_told);
+  StopOutcomeReply reply;
+  CAIRNFS_RETURN_IF_ERROR(impl_->Call(&Control::Stub::StopOutcome, request, reply, 2));
+  return reply;
+}
+
 Result<GcProgress> Client::Gc(const GcRequest& request, const std::function<void(const GcProgress&)>& on_progress) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
   grpc::ClientContext context;
@@ -171,6 +213,11 @@ Status Client::ReleaseHold(uint64_t id) {
   request.set_id(id);
   ReleaseHoldReply reply;
   return impl_->Call(&Control::Stub::ReleaseHold, request, reply);
+}
+
+Status Client::PausePolicies() {
+  PausePoliciesReply reply;
+  return impl_->Call(&Control::Stub::PausePolicies, PausePoliciesRequest(), reply, 60);
 }
 
 Result<std::optional<CheckReply>> Client::Check(const std::function<void(const CheckProgress&)>& on_progress) {

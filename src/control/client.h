@@ -1,6 +1,7 @@
 // The command line's end of the control service.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -34,6 +35,14 @@ class Client {
   // with all that is below it, are lost or cannot be published, on whichever host. `path` is how an error calls it.
   // nullopt: no daemon could be asked, for want of one or of the right to pass the directories above its sockets.
   std::optional<Status> Wait(InodeId inode, const std::string& path);
+  // Has the daemon unmount and end. What there is to do by then.
+  Result<StopEstimate> Stop(std::chrono::milliseconds deadline);
+  // Has the daemon make durable what can be in that time. What is not by then; nullopt: all is durable. `on_estimate`
+  // is told what there is to do first. Of a daemon that does not answer in time `reason` says so.
+  Result<std::optional<Unsaved>> Drain(std::chrono::milliseconds deadline,
+                                       const std::function<void(const StopEstimate&)>& on_estimate);
+  // Waits for a moment until there is something to tell. Who has been told calls it once more, and says so.
+  Result<StopOutcomeReply> StopOutcome(bool was_told);
   Result<GcProgress> Gc(const GcRequest& request, const std::function<void(const GcProgress&)>& on_progress);
   // nullopt: no daemon listens there. One that ends while it checks is an error, kUnavailable.
   Result<std::optional<CheckReply>> Check(const std::function<void(const CheckProgress&)>& on_progress);
@@ -56,6 +65,7 @@ class Client {
   Result<HoldReply> DumpNames(std::chrono::seconds hold, const std::function<Status(const std::string& bytes)>& take);
   Result<HoldsReply> Holds();
   Status ReleaseHold(uint64_t id);  // kNotFound
+  Status PausePolicies();           // for who is about to unmount
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
 

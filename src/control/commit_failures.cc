@@ -17,6 +17,7 @@ bool MayConcern(std::string_view directory, std::string_view path) {
 
 std::string ToText(const fs::CommitFailure& failure) {
   std::string text = UtcText(failure.at) + ": " + failure.directory + " was not renamed";
+  if (!failure.host.empty()) text += " on " + failure.host;
   const char* separator = ": ";
   for (const std::string& cause : failure.causes) text += std::exchange(separator, "; ") + cause;
   return text;

@@ -21,7 +21,29 @@ void ToMessage(const store::StoreStats& store, Space& space, Activity& activity)
   activity.set_corrupt_chunks_total(store.corrupt_chunks_total);
 }
 
+void ToMessage(const fs::Durations& durations, Durations& message) {
+  for (size_t i = 0; i < durations.counts.size(); ++i) {
+    Bucket& bucket = *message.add_buckets();
+    bucket.set_seconds_max(fs::Durations::kBounds.at(i));
+    bucket.set_count(durations.counts.at(i));
+  }
+  message.set_count(durations.count);
+  message.set_sum_seconds(durations.sum_seconds);
+}
+
 }  // namespace
+
+void ToMessage(const fs::RunReport& run, Run& message) {
+  message.set_directory(run.directory);
+  ToMessage(run.write, *message.mutable_write_seconds());
+  ToMessage(run.wait, *message.mutable_wait_seconds());
+  ToMessage(run.commit, *message.mutable_commit_seconds());
+  ToMessage(run.training, *message.mutable_training_seconds());
+  message.set_written_bytes_total(run.written_bytes);
+  message.set_new_bytes_total(run.new_bytes);
+  if (run.checkpoint_age_seconds) message.set_checkpoint_age_seconds(*run.checkpoint_age_seconds);
+  if (run.checkpoint_step) message.set_checkpoint_step(*run.checkpoint_step);
+}
 
 void ToMessage(const fs::FsStatus& status, StatusReply& reply) {
   reply.set_failing(status.failing);
@@ -54,6 +76,17 @@ void ToMessage(const fs::FsStatus& status, StatusReply& reply) {
   activity.set_pool_buffers_touched(status.pool_buffers_touched);
   activity.set_collecting(status.collecting);
   activity.set_collection_failed(status.collection_failed);
+}
+
+void ToMessage(const fs::Unsaved& unsaved, Unsaved& message) {
+  message.set_file_count(unsaved.file_count);
+  message.set_bytes(unsaved.bytes);
+  message.set_names(unsaved.has_names);
+  for (const fs::UnsavedFile& file : unsaved.files) {
+    UnsavedFile& told = *message.add_files();
+    told.set_path(file.path);
+    told.set_bytes(file.bytes);
+  }
 }
 
 void ToMessage(const fs::MetadataOwner& owner, MetadataOwner& message) {

@@ -5,12 +5,16 @@
 #include "control.pb.h"
 #include "control/rank_gate.h"
 #include "fs/filesystem.h"
+#include "fs/runs.h"
+#include "fs/unsaved.h"
 
 namespace cairnfs::control {
 
 // All that a filesystem tells, but for the age of its count and its failed commits. In `space` the bytes on disk are
 // those of segments with data alone.
 void ToMessage(const fs::FsStatus& status, StatusReply& reply);
+void ToMessage(const fs::RunReport& run, Run& message);
+void ToMessage(const fs::Unsaved& unsaved, Unsaved& message);
 void ToMessage(const fs::MetadataOwner& owner, MetadataOwner& message);
 void ToMessage(const fs::CollectionStatus& status, GcProgress& progress);
 void ToMessage(const fs::CheckProgress& at, CheckProgress& progress);

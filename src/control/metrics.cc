@@ -5,7 +5,9 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -22,41 +24,85 @@ using prometheus::MetricType;
 constexpr uint64_t kToldBytes = 64 * kMiB;
 constexpr uint64_t kToldOthers = 64;
 
-uint64_t NumberIn(const Message& message, const FieldDescriptor& field) {
-  const auto& reflection = *message.GetReflection();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: return reflection.GetBool(message, &field) ? 1 : 0;
-    case FieldDescriptor::CPPTYPE_UINT32: return reflection.GetUInt32(message, &field);
-    default: return reflection.GetUInt64(message, &field);  // it ends the program where the field is of another type
-  }
-}
+// How the fields of a message become metrics.
+struct Rules {
+  bool is_exact = false;
+  std::vector<ClientMetric::Label> labels = {};
+};
 
-// Of fields that make one metric together each adds to it; they follow each other.
-void AddMetric(const FieldDescriptor& field, uint64_t value, bool is_exact, std::vector<MetricFamily>& families) {
-  const MetricOptions& options = field.options().GetExtension(metric);
-  if (options.rounded() && !is_exact) {
+double NumberIn(const Message& message, const FieldDescriptor& field, const Rules& rules) {
+  const auto& reflection = *message.GetReflection();
+  uint64_t value = 0;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL: value = reflection.GetBool(message, &field) ? 1 : 0; break;
+    case FieldDescriptor::CPPTYPE_UINT32: value = reflection.GetUInt32(message, &field); break;
+    default: value = reflection.GetUInt64(message, &field);  // it ends the program where the field is of another type
+  }
+  if (field.options().GetExtension(metric).rounded() && !rules.is_exact) {
     value = AlignDown(value, field.name().find("bytes") != std::string::npos ? kToldBytes : kToldOthers);
   }
+  return static_cast<double>(value);
+}
+
+ClientMetric::Histogram HistogramOf(const Durations& durations) {
+  ClientMetric::Histogram histogram;
+  histogram.sample_count = durations.count();
+  histogram.sample_sum = durations.sum_seconds();
+  uint64_t count = 0;
+  for (const Bucket& bucket : durations.buckets()) {
+    count += bucket.count();
+    histogram.bucket.push_back({count, bucket.seconds_max()});
+  }
+  return histogram;
+}
+
+// The metrics of one name stand together.
+MetricFamily& FamilyOf(const std::string& name, const std::string& help, MetricType type,
+                       std::vector<MetricFamily>& families) {
+  const auto found =
+      std::find_if(families.begin(), families.end(), [&](const MetricFamily& family) { return family.name == name; });
+  if (found != families.end()) return *found;
+  return families.emplace_back(MetricFamily{name, help, type, {}});
+}
+
+// Of fields that make one metric together each adds to it.
+void AddMetric(const Message& message, const FieldDescriptor& field, const Rules& rules,
+               std::vector<MetricFamily>& families) {
+  const MetricOptions& options = field.options().GetExtension(metric);
+  if (options.hidden() && !rules.is_exact) return;
   const std::string name = "cairnfs_" + (options.name().empty() ? field.name() : options.name());
-  const MetricType type = name.ends_with("_total") ? MetricType::Counter : MetricType::Gauge;
   ClientMetric metric;
-  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = static_cast<double>(value);
+  metric.label = rules.labels;
   if (!options.state().empty()) metric.label.push_back({"state", options.state()});
-  if (families.empty() || families.back().name != name) families.push_back({name, options.help(), type, {}});
-  families.back().metric.push_back(std::move(metric));
+  MetricType type = name.ends_with("_total") ? MetricType::Counter : MetricType::Gauge;
+  if (field.message_type() == Durations::descriptor()) {
+    type = MetricType::Histogram;
+    metric.histogram = HistogramOf(static_cast<const Durations&>(message.GetReflection()->GetMessage(message, &field)));
+  } else {
+    (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = NumberIn(message, field, rules);
+  }
+  FamilyOf(name, options.help(), type, families).metric.push_back(std::move(metric));
 }
 
 // Of the fields of a message and of those in it, as far as they are there.
-void AddMetrics(const Message& message, bool is_exact, std::vector<MetricFamily>& families) {
+void AddMetrics(const Message& message, Rules rules, std::vector<MetricFamily>& families) {
   const auto& descriptor = *message.GetDescriptor();
   const auto& reflection = *message.GetReflection();
   for (int i = 0; i < descriptor.field_count(); ++i) {
     const FieldDescriptor& field = *descriptor.field(i);
-    if (field.is_repeated() || (field.has_presence() && !reflection.HasField(message, &field))) continue;
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      AddMetrics(reflection.GetMessage(message, &field), is_exact, families);
+    const bool is_message = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (field.is_repeated()) {
+      for (int j = 0; is_message && j < reflection.FieldSize(message, &field); ++j) {
+        AddMetrics(reflection.GetRepeatedMessage(message, &field, j), rules, families);
+      }
+    } else if (field.has_presence() && !reflection.HasField(message, &field)) {
+      continue;
+    } else if (field.options().GetExtension(label)) {
+      rules.labels.push_back({field.name(), reflection.GetString(message, &field)});
     } else if (field.options().HasExtension(metric)) {
-      AddMetric(field, NumberIn(message, field), is_exact, families);
+      AddMetric(message, field, rules, families);
+    } else if (is_message) {
+      AddMetrics(reflection.GetMessage(message, &field), rules, families);
     }
   }
 }
@@ -65,7 +111,7 @@ void AddMetrics(const Message& message, bool is_exact, std::vector<MetricFamily>
 
 std::string RenderMetrics(const StatusReply& status) {
   std::vector<MetricFamily> families;
-  AddMetrics(status, status.dedup() == "owner", families);
+  AddMetrics(status, {.is_exact = status.dedup() == "owner"}, families);
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -1,23 +1,26 @@
 // Serves the metrics over HTTP. The socket is made here, so that an error has the system's words.
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
 
 #include "control/metrics.h"
+#include "rpc/local_peer.h"
 
 namespace cairnfs::control {
 namespace {
 
 // Anybody who reaches the port may connect. These bounds leave the daemon the descriptors that it needs.
-constexpr unsigned kConnectionsMax = 32, kConnectionsOfOneAddressMax = 8;
+constexpr unsigned kConnectionsMax = 32, kConnectionsOfOneNetworkMax = 8;
 constexpr unsigned kIdleSecondsMax = 10;
 constexpr int kBacklog = 16;
 
@@ -85,15 +88,37 @@ class Metrics::Impl {
   bool Start(int fd) {
     // Not select(2), which knows no descriptor above 1,023.
     constexpr unsigned kFlags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL;
-    server_ =
-        MHD_start_daemon(kFlags, 0, nullptr, nullptr, &Impl::Serve, this, MHD_OPTION_LISTEN_SOCKET, fd,
-                         MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-                         kConnectionsOfOneAddressMax, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSecondsMax, MHD_OPTION_END);
+    server_ = MHD_start_daemon(kFlags, 0, &Impl::MayConnect, this, &Impl::Serve, this, MHD_OPTION_LISTEN_SOCKET, fd,
+                               MHD_OPTION_NOTIFY_CONNECTION, &Impl::NoteConnection, this, MHD_OPTION_CONNECTION_LIMIT,
+                               kConnectionsMax, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSecondsMax, MHD_OPTION_END);
     if (server_ == nullptr) close(fd);
     return server_ != nullptr;
   }
 
  private:
+  // The server's own bound counts each of the addresses of an IPv6 network, all of which one host may have.
+  static rpc::IpBytes NetworkOf(const sockaddr* address) {
+    sockaddr_storage copy{};
+    std::memcpy(&copy, address, address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    const auto endpoint = rpc::EndpointOf(copy);
+    return endpoint.ok() ? rpc::NetworkOf(endpoint->address) : rpc::IpBytes{};
+  }
+  static MHD_Result MayConnect(void* self, const sockaddr* address, socklen_t /*size*/) {
+    const auto& open = static_cast<Impl*>(self)->open_;
+    const auto found = open.find(NetworkOf(address));
+    return found == open.end() || found->second < kConnectionsOfOneNetworkMax ? MHD_YES : MHD_NO;
+  }
+  static void NoteConnection(void* self, MHD_Connection* connection, void** /*state*/,
+                             MHD_ConnectionNotificationCode what) {
+    auto& open = static_cast<Impl*>(self)->open_;
+    const auto* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const rpc::IpBytes network = NetworkOf(info->client_addr);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+      open[network]++;
+    } else if (--open[network] == 0) {
+      open.erase(network);
+    }
+  }
   static MHD_Result Serve(void* self, MHD_Connection* connection, const char* path, const char* method,
                           const char* /*version*/, const char* /*upload*/, size_t* upload_size, void** /*state*/) {
     *upload_size = 0;  // nothing is taken in
@@ -110,6 +135,7 @@ class Metrics::Impl {
 
   const std::function<StatusReply()> status_;
   MHD_Daemon* server_ = nullptr;
+  std::map<rpc::IpBytes, unsigned> open_;  // connections of each network; on the server's thread alone
 };
 
 Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

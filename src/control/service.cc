@@ -1,9 +1,11 @@
 #include "control/service.h"
 
+#include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/stat.h>
 
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <filesystem>
 #include <thread>
@@ -19,7 +21,9 @@
 #include "control/convert.h"
 #include "control/rank_service.h"
 #include "control/socket_uri.h"
+#include "control/stop_service.h"
 #include "fs/maintenance.h"
+#include "fs/policies.h"
 #include "rpc/status.h"
 
 namespace cairnfs::control {
@@ -30,6 +34,9 @@ constexpr auto kRateWindow = std::chrono::seconds(10);
 // begin one.
 constexpr auto kQuickCountWait = std::chrono::seconds(5);
 constexpr auto kCountEvery = std::chrono::minutes(1);
+constexpr std::chrono::seconds kStopDeadlineMin{1};
+constexpr std::chrono::hours kStopDeadlineMax{24};
+constexpr std::chrono::seconds kPoliciesPause{30}, kPoliciesPatience{10};
 
 uint64_t BytesBelow(const std::string& path) {
   uint64_t bytes = 0;
@@ -41,54 +48,17 @@ uint64_t BytesBelow(const std::string& path) {
   return bytes;
 }
 
+Result<std::chrono::milliseconds> DeadlineOf(const StopRequest& request) {
+  const std::chrono::milliseconds deadline(std::min<uint64_t>(request.deadline_ms(), INT32_MAX));
+  if (deadline >= kStopDeadlineMin && deadline <= kStopDeadlineMax) return deadline;
+  return InvalidArgument("a deadline must lie between 1s and 24h");
+}
+
 uint64_t SecondsSince(Clock::time_point then) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(Clock::Now() - then).count());
 }
 
 }  // namespace
-
-// Of a daemon that stops.
-class StopService final : public Control::Service {
- public:
-  explicit StopService(std::function<StatusReply()> report) : report_(std::move(report)) {}
-
-  grpc::Status Status(grpc::ServerContext*, const StatusRequest* request, StatusReply* reply) override {
-    if (request->exact() || request->metadata_owners()) return Refusal();
-    *reply = report_();
-    return grpc::Status::OK;
-  }
-  grpc::Status Wait(grpc::ServerContext*, const WaitRequest*, WaitReply*) override { return Refusal(); }
-  grpc::Status Gc(grpc::ServerContext*, const GcRequest*, grpc::ServerWriter<GcProgress>*) override {
-    return Refusal();
-  }
-  grpc::Status Check(grpc::ServerContext*, const CheckRequest*, grpc::ServerWriter<CheckStep>*) override {
-    return Refusal();
-  }
-  grpc::Status Cluster(grpc::ServerContext*, const ClusterRequest*, ClusterReply*) override { return Refusal(); }
-  grpc::Status DrainNode(grpc::ServerContext*, const DrainNodeRequest*, NodeReply*) override { return Refusal(); }
-  grpc::Status RemoveNode(grpc::ServerContext*, const RemoveNodeRequest*, NodeReply*) override { return Refusal(); }
-  grpc::Status ReplaceNode(grpc::ServerContext*, const ReplaceNodeRequest*, NodeReply*) override { return Refusal(); }
-  grpc::Status SetStandby(grpc::ServerContext*, const SetStandbyRequest*, NodeReply*) override { return Refusal(); }
-  grpc::Status Promote(grpc::ServerContext*, const PromoteRequest*, PromoteReply*) override { return Refusal(); }
-  grpc::Status MakeToken(grpc::ServerContext*, const TokenRequest*, TokenReply*) override { return Refusal(); }
-  grpc::Status DumpNames(grpc::ServerContext*, const DumpNamesRequest*, grpc::ServerWriter<DumpNamesPiece>*) override {
-    return Refusal();
-  }
-  grpc::Status Holds(grpc::ServerContext*, const HoldsRequest*, HoldsReply*) override { return Refusal(); }
-  grpc::Status ReleaseHold(grpc::ServerContext*, const ReleaseHoldRequest*, ReleaseHoldReply*) override {
-    return Refusal();
-  }
-  grpc::Status Remount(grpc::ServerContext*, const RemountRequest*, RemountReply*) override { return Refusal(); }
-  grpc::Status SetMinReplicas(grpc::ServerContext*, const SetMinReplicasRequest*, SetMinReplicasReply*) override {
-    return Refusal();
-  }
-
- private:
-  static grpc::Status Refusal() {
-    return rpc::ToGrpc(MakeError(ErrorCode::kUnavailable, "the daemon is stopping, and tells its status alone"));
-  }
-  const std::function<StatusReply()> report_;
-};
 
 class Service::Impl final : public Control::Service {
  public:
@@ -99,6 +69,8 @@ class Service::Impl final : public Control::Service {
   cairnfs::Status AnswerStatusOnly();
   StatusReply Report() const { return Report(filesystem_.maintenance().GetStatus()); }
   StatusReply Report(const fs::FsStatus& status) const;
+  StopEstimate EstimateStop() const;
+  void TellUnsaved(const Context& context, const Unsaved& unsaved) { told_.Tell(context, unsaved); }
   bool CountsQuickly() const;
   void CountNowAndThen() const;
 
@@ -113,7 +85,8 @@ class Service::Impl final : public Control::Service {
     }
     const fs::FsStatus status = filesystem_.maintenance().GetStatus();
     *reply = Report(status);
-    for (std::string& failure : DescribeFailures(status.failed_commits, request->path())) {
+    for (std::string& failure :
+         DescribeFailures(filesystem_.maintenance().GetRefusedCommits(running.wanted()), request->path())) {
       reply->add_failures(std::move(failure));
     }
     if (request->metadata_owners()) {
@@ -128,6 +101,57 @@ class Service::Impl final : public Control::Service {
     const CallWatch::Call running(calls_, *context);
     auto waited = WaitFor(filesystem_, *request, running.wanted());
     return waited.ok() ? grpc::Status::OK : rpc::ToGrpc(waited.error().WithContext(CannotMakeDurable(*request)));
+  }
+
+  grpc::Status Stop(grpc::ServerContext*, const StopRequest* request, StopEstimate* reply) override {
+    if (!options_.stop) return rpc::ToGrpc(MakeError(ErrorCode::kNotSupported, "this daemon is not stopped so"));
+    const auto deadline = DeadlineOf(*request);
+    if (!deadline.ok()) return rpc::ToGrpc(deadline.error());
+    auto begun = options_.stop(*deadline);
+    if (!begun.ok()) return rpc::ToGrpc(begun.error());
+    told_.NoteCaller();
+    *reply = *std::move(begun);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Drain(grpc::ServerContext* context, const StopRequest* request,
+                     grpc::ServerWriter<DrainStep>* writer) override {
+    const auto deadline = DeadlineOf(*request);
+    if (!deadline.ok()) return rpc::ToGrpc(deadline.error());
+    const CallWatch::Call running(calls_, *context);
+    const Context until = running.wanted().WithTimeout(*deadline);
+    DrainStep step;
+    *step.mutable_estimate() = EstimateStop();
+    writer->Write(step);
+    const auto drained =
+        filesystem_.maintenance().Drain(running.wanted().WithDeadline(until.deadline() - fs::TimeToList(*deadline)));
+    if (running.wanted().IsStopped()) {
+      return rpc::ToGrpc(MakeError(ErrorCode::kUnavailable, "the daemon is stopping, and makes durable what it can"));
+    }
+    bool is_durable = drained.ok();
+    if (!is_durable) {
+      fs::Unsaved left;
+      filesystem_.maintenance().ListUnsaved(until, [&](const fs::Unsaved& unsaved) {
+        left = unsaved;
+        step.Clear();
+        step.mutable_unsaved()->set_reason(drained.error().message);
+        ToMessage(unsaved, *step.mutable_unsaved());
+        writer->Write(step);
+      });
+      // The last of it may have become durable meanwhile.
+      is_durable = left.empty() && !left.has_lost && filesystem_.maintenance().Drain(until).ok();
+    }
+    if (!is_durable) return grpc::Status::OK;
+    step.Clear();
+    step.set_durable(true);
+    writer->Write(step);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status StopOutcome(grpc::ServerContext*, const StopOutcomeRequest* request, StopOutcomeReply* reply) override {
+    *reply = told_.Await(*request);
+    reply->set_pid(options_.daemon.pid());
+    return grpc::Status::OK;
   }
 
   grpc::Status Gc(grpc::ServerContext* context, const GcRequest* request,
@@ -184,7 +208,7 @@ class Service::Impl final : public Control::Service {
 
   grpc::Status RemoveNode(grpc::ServerContext* context, const RemoveNodeRequest* request, NodeReply* reply) override {
     return AskCluster(*context, reply,
-                      [&](ClusterControl& cluster, const Context&) { return cluster.Remove(*request); });
+                      [&](ClusterControl& cluster, const Context& wanted) { return cluster.Remove(wanted, *request); });
   }
 
   grpc::Status ReplaceNode(grpc::ServerContext* context, const ReplaceNodeRequest* request, NodeReply* reply) override {
@@ -275,6 +299,11 @@ class Service::Impl final : public Control::Service {
     return released.ok() ? grpc::Status::OK : rpc::ToGrpc(released.error());
   }
 
+  grpc::Status PausePolicies(grpc::ServerContext*, const PausePoliciesRequest*, PausePoliciesReply*) override {
+    filesystem_.policies().Pause(kPoliciesPause, kPoliciesPatience);
+    return grpc::Status::OK;
+  }
+
  private:
   // What this host of a cluster answers; `wanted` ends when the caller is gone.
   template <typename Reply, typename Ask>
@@ -290,6 +319,7 @@ class Service::Impl final : public Control::Service {
   struct Sample {
     Clock::time_point when;
     uint64_t written, read;
+    uint64_t unsaved;  // of those written, at this moment
   };
 
   static Error Alone() {
@@ -298,13 +328,15 @@ class Service::Impl final : public Control::Service {
                      "cluster init makes a cluster, cairnfs cluster join joins one)");
   }
   void SampleRates(const Context& context);
+  double DurableRate() const REQUIRES_LOCK(mutex_);
   Result<std::unique_ptr<grpc::Server>> Serve(Control::Service& service) const;
 
   const Options options_;
   fs::FileSystem& filesystem_;
   const Clock::time_point started_ = Clock::Now();
   CallWatch calls_;
-  StopService stop_service_{[this] { return Report(); }};
+  StopTold told_;
+  StopService stop_service_{[this] { return Report(); }, told_, options_.daemon.pid()};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<RankService> ranks_;
 
@@ -343,6 +375,7 @@ cairnfs::Status Service::Impl::Listen() {
 void Service::Impl::Shutdown() {
   if (server_ == nullptr) return;
   calls_.Stop();
+  told_.EndWaits();
   ranks_.reset();
   server_->Shutdown(Clock::LibraryDeadline(std::chrono::seconds(5)));
   server_->Wait();
@@ -358,15 +391,48 @@ cairnfs::Status Service::Impl::AnswerStatusOnly() {
 
 void Service::Impl::SampleRates(const Context& context) {
   while (!context.IsStopped()) {
-    fs::FsTraffic traffic = filesystem_.maintenance().GetTraffic();
+    const fs::FsTraffic traffic = filesystem_.maintenance().GetTraffic();
+    const uint64_t lacks_copies = options_.cluster == nullptr ? 0 : options_.cluster->Activity().unacknowledged_bytes();
+    const uint64_t unsaved = std::max(traffic.unsaved_bytes, lacks_copies);
     Clock::time_point now = Clock::Now();
     {
       MutexLock lock(mutex_);
-      samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total});
+      samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total, unsaved});
       while (samples_.front().when + kRateWindow < now) samples_.pop_front();
     }
     static_cast<void>(context.Sleep(std::chrono::seconds(1)));
   }
+}
+
+// Only of the seconds in which something was on its way: in others nothing was tried.
+double Service::Impl::DurableRate() const {
+  double bytes = 0, seconds = 0;
+  for (size_t i = 1; i < samples_.size(); ++i) {
+    const Sample &before = samples_[i - 1], &now = samples_[i];
+    if (before.unsaved == 0 && now.unsaved == 0) continue;
+    seconds += std::chrono::duration<double>(now.when - before.when).count();
+    bytes += static_cast<double>(now.written - before.written) + static_cast<double>(before.unsaved) -
+             static_cast<double>(now.unsaved);
+  }
+  return seconds > 0 ? std::max(0.0, bytes / seconds) : 0;
+}
+
+StopEstimate Service::Impl::EstimateStop() const {
+  StopEstimate estimate;
+  // Of counters alone: a stuck disk may hold the locks of inodes.
+  uint64_t bytes = filesystem_.maintenance().GetTraffic().unsaved_bytes;
+  if (options_.cluster != nullptr) bytes += options_.cluster->Activity().unacknowledged_bytes();
+  estimate.set_bytes(bytes);
+  estimate.set_pid(options_.daemon.pid());
+  MutexLock lock(mutex_);
+  const double rate = DurableRate();
+  estimate.set_bytes_per_second(rate);
+  if (bytes == 0) {
+    estimate.set_seconds(0);
+  } else if (rate >= 1) {
+    estimate.set_seconds(static_cast<uint64_t>(std::ceil(std::min(static_cast<double>(bytes) / rate, 1e9))));
+  }
+  return estimate;
 }
 
 // Counts now and then, for readers that only look at the last count.
@@ -394,6 +460,7 @@ StatusReply Service::Impl::Report(const fs::FsStatus& status) const {
   space.set_on_disk_bytes(space.on_disk_bytes() + space.metadata_bytes());
   if (auto known = filesystem_.maintenance().GetSpace(); known.ok()) space.set_available_bytes(known->available_bytes);
   if (options_.cluster != nullptr) *reply.mutable_cluster() = options_.cluster->Activity();
+  for (const fs::RunReport& run : filesystem_.maintenance().GetRuns()) ToMessage(run, *reply.add_runs());
   MutexLock lock(mutex_);
   if (!samples_.empty()) {
     const Sample& first = samples_.front();
@@ -401,6 +468,7 @@ StatusReply Service::Impl::Report(const fs::FsStatus& status) const {
     Activity& activity = *reply.mutable_activity();
     activity.set_write_bytes_per_second(static_cast<double>(status.write_bytes_total - first.written) / seconds);
     activity.set_read_bytes_per_second(static_cast<double>(status.read_bytes_total - first.read) / seconds);
+    activity.set_durable_bytes_per_second(DurableRate());
   }
   return reply;
 }
@@ -409,6 +477,8 @@ Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Service::~Service() { Shutdown(); }
 void Service::Shutdown() { impl_->Shutdown(); }
 Status Service::AnswerStatusOnly() { return impl_->AnswerStatusOnly(); }
+StopEstimate Service::EstimateStop() const { return impl_->EstimateStop(); }
+void Service::TellUnsaved(const Context& context, const Unsaved& unsaved) { impl_->TellUnsaved(context, unsaved); }
 StatusReply Service::Report() const {
   impl_->CountNowAndThen();
   return impl_->Report();

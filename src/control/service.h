@@ -26,8 +26,9 @@ class ClusterControl {
   virtual Result<TokenReply> MakeToken(std::chrono::seconds life) = 0;
   // By name or id in hex. kNotFound; kInvalidArgument: several have that name. Drain: also where too few nodes are
   // left; kNoSpace: they have no room for what it has. Remove: kInvalidArgument, it was not drained; kBusy: it is up.
+  // These and Replace: kInvalidArgument, it has the names, is their standby or their witness.
   virtual Result<NodeReply> Drain(const Context& context, const DrainNodeRequest& request) = 0;
-  virtual Result<NodeReply> Remove(const RemoveNodeRequest& request) = 0;
+  virtual Result<NodeReply> Remove(const Context& context, const RemoveNodeRequest& request) = 0;
   virtual Result<HoldsReply> Holds(const Context& context) = 0;
   virtual Status ReleaseHold(const Context& context, uint64_t id) = 0;  // kNotFound
   // Likewise; kInvalidArgument also: it is this host's own, has the only copies of something perhaps, or the host with
@@ -68,6 +69,9 @@ class Service {
     RemountControl* remount = nullptr;  // null: nothing can be changed; outlives the service
     ClusterControl* cluster = nullptr;  // null: this host is alone; outlives the service
     DumpNames dump_names;               // empty: names cannot be dumped
+    // Has the daemon unmount and end by then. Does not wait for that, and says what there is to do. kBusy: it
+    // starts yet. Empty: it cannot be told to.
+    std::function<Result<StopEstimate>(std::chrono::milliseconds deadline)> stop = {};
     // How many ranks of all users may commit at once, each with a thread (control/user_shares.h). One more is refused
     // (kBusy).
     unsigned ranks_max = 384;
@@ -82,9 +86,14 @@ class Service {
 
   // Cancels the calls in progress and waits for them; after it the filesystem may be stopped.
   void Shutdown();
-  // The same, and then answers Status alone, until Shutdown. kIo: it cannot listen any more.
+  // The same, and then answers Status and StopOutcome alone, until Shutdown. kIo: it cannot listen any more.
   Status AnswerStatusOnly();
   StatusReply Report() const;
+  // Functions of a stop: until Shutdown, also beside AnswerStatusOnly.
+  StopEstimate EstimateStop() const;
+  // The daemon is about to end, and this is lost: answers StopOutcome with it. Where a caller of Stop waits, returns
+  // once somebody was answered, or the context has expired.
+  void TellUnsaved(const Context& context, const Unsaved& unsaved);
 
  private:
   class Impl;

@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/cluster_config.h"
 #include "daemon/cluster_settings.h"
-#include "daemon/cluster_setup.h"
+#include "daemon/joining.h"
+#include "kvnet/store_address.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -48,7 +48,9 @@ Status ClusterAdmission::OpenPort() {
   }
   admission::JoinPort::Cluster cluster;
   cluster.welcome = [this] { return Welcome(); };
-  cluster.admit = [this](const admission::JoinRequest& request) { return Admit(request); };
+  cluster.admit = [this](const admission::JoinRequest& request, admission::Identity identity) {
+    return Admit(request, identity);
+  };
   auto opened = admission::JoinPort::Start(parts_.config.serve_join, parts_.credentials, tokens_, std::move(cluster));
   if (!opened.ok()) return opened.error().WithContext("serve_join");
   port_ = *std::move(opened);
@@ -70,16 +72,21 @@ Result<ClusterAdmission::GivenToken> ClusterAdmission::MakeToken(std::chrono::se
 
 Result<admission::JoinWelcome> ClusterAdmission::Welcome() const {
   CAIRNFS_ASSIGN_OR_RETURN(const StoredSettings stored, ReadSettings({}, parts_.store));
-  return admission::JoinWelcome{parts_.filesystem, MetadataUrl(parts_.config), stored.settings.Encode()};
+  // Whoever joins is to believe this host alone, where it serves the names.
+  const bool is_here = parts_.config.metadata.empty();
+  const std::string metadata =
+      is_here ? kvnet::StoreAddress::TextOfNode(parts_.config.serve_metadata, parts_.membership.self().ToHex())
+              : parts_.config.metadata;
+  return admission::JoinWelcome{parts_.filesystem, metadata, stored.settings.Encode()};
 }
 
-Status ClusterAdmission::Admit(const admission::JoinRequest& request) {
+Status ClusterAdmission::Admit(const admission::JoinRequest& request, admission::Identity identity) {
   if (request.name.size() > cluster::kMemberTextBytesMax || request.address.size() > cluster::kMemberTextBytesMax) {
     return InvalidArgument(
         fmt::format("a node's name and address have {} bytes at most", cluster::kMemberTextBytesMax));
   }
   CAIRNFS_RETURN_IF_ERROR(CheckAddressIsFree(parts_.store, request.address, request.node, parts_.config.lease_ms));
-  return NoteJoined(parts_.store, request.node, {request.name, request.address, "", 0});
+  return NoteJoined(parts_.store, request.node, {request.name, request.address, "", 0}, identity);
 }
 
 void ClusterAdmission::LookAfter(const Context& context) {

@@ -51,7 +51,7 @@ class ClusterAdmission {
   explicit ClusterAdmission(const Parts& parts) : parts_(parts) {}
   Status OpenPort();
   Result<admission::JoinWelcome> Welcome() const;
-  Status Admit(const admission::JoinRequest& request);
+  Status Admit(const admission::JoinRequest& request, admission::Identity identity);
   void LookAfter(const Context& context);
   Status LookOnce(const Context& context);
   Status Renew(const Context& context);

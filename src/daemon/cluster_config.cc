@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <climits>
 
 #include "daemon/network.h"
 #include "daemon/size_text.h"
@@ -167,6 +166,12 @@ Status CheckCluster(const Config& config) {
   if (!config.InCluster()) return CheckAlone(config);
   if (!config.metadata.empty()) {
     if (auto checked = CheckMetadata(config.metadata); !checked.ok()) return checked.error().WithContext("metadata");
+    if (!config.HasCertificates() && StoreAddress::Parse(config.metadata)->NamesNodes()) {
+      return InvalidArgument(fmt::format(
+          "metadata = \"{}\" names nodes by their ids, which only certificates show, and trusted_network is set: leave "
+          "the ids out, and each @ with them",
+          config.metadata));
+    }
   }
   if (config.listen.empty()) {
     return InvalidArgument(

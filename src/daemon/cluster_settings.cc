@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 
 #include "base/coding.h"
 #include "base/log.h"
+#include "daemon/setup_config.h"
+#include "daemon/size_text.h"
 #include "meta/records.h"
 
 namespace cairnfs::daemon {
@@ -46,6 +49,38 @@ Result<ClusterSettings> ClusterSettings::Decode(std::string_view value) {
   }
   if (decoder.Finished() && version == kSettingsVersion) return settings;
   return MakeError(ErrorCode::kCorrupt, "the settings of the cluster in its metadata do not decode");
+}
+
+ClusterSettings SettingsOf(const Config& config) {
+  return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
+          config.out_after_ms, config.trusted_network};
+}
+
+Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
+  if (config.trusted_network.empty() != settings.trusted_network.empty()) {
+    return InvalidArgument(
+        config.trusted_network.empty()
+            ? "trusted_network is empty here, but the cluster was made without certificates: take "
+              "trusted_network from another host's configuration"
+            : "trusted_network is set here, but the nodes of the cluster have certificates: leave it out");
+  }
+  struct Pair {
+    std::string_view key;
+    std::string here, there;
+  };
+  const std::array pairs = {
+      Pair{"copies", fmt::format("{}", config.copies), fmt::format("{}", settings.copies)},
+      Pair{"lease", QuotedText(FormatDurationMs(config.lease_ms)), QuotedText(FormatDurationMs(settings.lease_ms))},
+      Pair{"out_after", QuotedText(FormatDurationMs(config.out_after_ms)),
+           QuotedText(FormatDurationMs(settings.out_after_ms))},
+  };
+  for (const Pair& pair : pairs) {
+    if (pair.here == pair.there) continue;
+    return InvalidArgument(
+        fmt::format("{} = {} here, but the cluster was made with {}: it must be the same on every host", pair.key,
+                    pair.here, pair.there));
+  }
+  return {};
 }
 
 std::string SettingsKey() { return meta::ClusterSettingsKey(); }

@@ -11,6 +11,7 @@
 #include "base/context.h"
 #include "base/result.h"
 #include "base/thread_annotations.h"
+#include "daemon/config.h"
 #include "kv/retry.h"
 #include "kv/shared_store.h"
 
@@ -27,6 +28,11 @@ struct ClusterSettings {
   uint32_t MinReplicas() const { return min_replicas == 0 ? copies : min_replicas; }  // the number in force
   bool IsLowered() const { return MinReplicas() < copies; }
 };
+
+ClusterSettings SettingsOf(const Config& config);  // those that it would make a cluster with
+// kInvalidArgument: a key that must be the same on every host has another value here. min_replicas is no such key: the
+// value that `cluster init` wrote, and `cluster set` after it, counts.
+Status CheckAgreement(const ClusterSettings& settings, const Config& config);
 
 struct StoredSettings {
   ClusterSettings settings;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <filesystem>
 
@@ -16,14 +15,11 @@
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "chunking/chunker.h"
-#include "cluster/membership.h"
-#include "cluster/node_table.h"
-#include "cluster/records.h"
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_store.h"
 #include "daemon/dedup.h"
 #include "daemon/grow.h"
-#include "daemon/network.h"
+#include "daemon/joining.h"
 #include "daemon/setup_addresses.h"
 #include "daemon/setup_config.h"
 #include "daemon/size_text.h"
@@ -47,6 +43,10 @@ bool AsksForTls(const Config& config) {
 }
 
 const char* WhatIsToBeDone(const Config& config, bool is_node) {
+  if (is_node && config.metadata.find('@') != std::string::npos) {
+    return "; the host that serves it must be mounted, its serve_metadata address be given, and the id before the @ be "
+           "that of its node: where another node has the names now, join again with a new token";
+  }
   if (is_node) return "; the host that serves it must be mounted, and its serve_metadata address be given";
   if (!AsksForTls(config)) return "; is etcd running, and can this host reach it?";
   return "; that etcd speaks TLS: give its authority (tls_ca, --tls-ca), and where it asks for certificates this "
@@ -123,39 +123,32 @@ Status CheckMayBegin(const DataDirectory& directory, const Config& config) {
                   directory.path(), directory.filesystem()));
 }
 
-// The same for the configured directory. One that does not exist yet is made by the first mount.
-Status CheckDataMayBegin(const Config& config) {
+// The configured directory as it is; nullptr where the first mount is to make it. kPermission: it is of another user,
+// and cannot be looked at before the daemon runs as that user.
+Result<std::unique_ptr<DataDirectory>> OpenToCheck(const Config& config) {
   std::error_code error;
-  if (!stdfs::exists(config.data + "/format", error)) return {};
-  DataDirectory::OpenOptions open;
-  open.path = config.data;
-  open.create = false;
-  open.purpose = "checking";
-  auto directory = DataDirectory::Open(open);
-  // A directory of another user cannot be looked at before the daemon runs as that user.
-  if (!directory.ok() && directory.error().code == ErrorCode::kPermission) return {};
-  if (!directory.ok()) return directory.error();
-  return CheckMayBegin(**directory, config);
+  if (!stdfs::exists(config.data + "/format", error)) return std::unique_ptr<DataDirectory>();
+  return DataDirectory::Open({.path = config.data, .create = false, .purpose = "checking"});
 }
 
-// Whether a host may join with its data directory: the first mount would refuse one of another filesystem. One that
-// does not exist yet is made by that mount. One that a daemon holds was found right by that daemon. One of another user
-// cannot be looked at before the daemon runs as that user. Returns the directory's uuid, which is its node's id: empty
-// before it is made, nullopt where it cannot be read.
+Status CheckDataMayBegin(const Config& config) {
+  const auto directory = OpenToCheck(config);
+  if (!directory.ok()) return directory.error().code == ErrorCode::kPermission ? Status() : directory.error();
+  return *directory ? CheckMayBegin(**directory, config) : Status();
+}
+
+// Whether a host may join with its data directory: the first mount would refuse one of another filesystem. One that a
+// daemon holds was found right by that daemon. Returns the directory's uuid, which is its node's id: empty before it is
+// made, nullopt where it cannot be read.
 Result<std::optional<std::string>> CheckDataMayJoin(const Config& config, const std::string& filesystem) {
-  std::error_code error;
-  if (!stdfs::exists(config.data + "/format", error)) return std::make_optional(std::string());
-  DataDirectory::OpenOptions open;
-  open.path = config.data;
-  open.create = false;
-  open.purpose = "checking";
-  auto directory = DataDirectory::Open(open);
+  const auto directory = OpenToCheck(config);
   if (!directory.ok()) {
     const ErrorCode code = directory.error().code;
     if (code != ErrorCode::kBusy && code != ErrorCode::kPermission) return directory.error();
     auto uuid = DataDirectory::ReadUuid(config.data);
     return uuid.ok() ? std::make_optional(*std::move(uuid)) : std::nullopt;
   }
+  if (!*directory) return std::make_optional(std::string());
   CAIRNFS_RETURN_IF_ERROR(CheckMayBeAdopted(**directory, config, filesystem));
   return std::make_optional((*directory)->uuid());
 }
@@ -167,10 +160,7 @@ Status Found(const DataDirectory& directory, const std::string& filesystem, cons
 }
 
 Result<std::unique_ptr<DataDirectory>> OpenToMake(const Config& config) {
-  DataDirectory::OpenOptions open;
-  open.path = config.data;
-  open.purpose = "preparing";
-  return DataDirectory::Open(open);
+  return DataDirectory::Open({.path = config.data, .purpose = "preparing"});
 }
 
 // The same for a host that was alone, and has grown into the cluster. An init that was cut short may have made them.
@@ -264,7 +254,9 @@ Result<SetupResult> JoinWithToken(const SetupOptions& options, const std::string
     CAIRNFS_ASSIGN_OR_RETURN(node, MakeJoiningNode(config, filesystem));
     CAIRNFS_ASSIGN_OR_RETURN(key, admission::MakeKey());
     CAIRNFS_ASSIGN_OR_RETURN(std::string request, admission::MakeRequest(key));
-    return admission::JoinRequest{node, NodeName(config), AdvertisedAddress(config), std::move(request)};
+    auto proof = admission::Credentials::Prove(admission::Credentials::FolderOf(config.data), request);
+    return admission::JoinRequest{node, NodeName(config), AdvertisedAddress(config), std::move(request),
+                                  std::move(proof)};
   };
   auto grant = admission::Join(address, token, introduce);
   if (!grant.ok()) return grant.error().WithContext("cannot join the cluster by " + address);
@@ -274,26 +266,7 @@ Result<SetupResult> JoinWithToken(const SetupOptions& options, const std::string
   return SetupResult{filesystem, address, config};
 }
 
-Result<cluster::NodeId> ParseNode(const std::string& node) {
-  const auto id = cluster::NodeId::FromHex(node);
-  if (!id) return InvalidArgument("\"" + node + "\" is no id of a node");
-  return *id;
-}
-
-// The transaction compares that the node is not up.
-Status CommitUnlessUp(kv::KvStore& store, const std::string& node, const kv::Transaction& transaction) {
-  const auto committed = store.Commit({}, transaction);
-  if (committed.ok()) return {};
-  if (committed.error().code != ErrorCode::kConflict) return committed.error();
-  return MakeError(ErrorCode::kBusy, "node " + node + " is up: unmount it first, or give another data directory");
-}
-
 }  // namespace
-
-ClusterSettings SettingsOf(const Config& config) {
-  return {static_cast<uint32_t>(config.copies), static_cast<uint32_t>(config.min_replicas), config.lease_ms,
-          config.out_after_ms, config.trusted_network};
-}
 
 Status CheckStoreIsFree(kv::KvStore& store, const Config& config) {
   auto existing = ReadCluster(store);
@@ -362,68 +335,6 @@ Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& conf
     if (!made.ok() && made.error().code != ErrorCode::kAlreadyExists) return made.error();
   }
   return ReadCluster(store);
-}
-
-Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const std::string& own_id, uint64_t lease_ms) {
-  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange members,
-                           store.Range({}, cluster::MembersBegin(), cluster::MembersEnd(), 0));
-  cluster::NodeTable table;
-  table.Reset(members);
-  const cluster::ViewPtr view = table.MakeView();
-  for (const cluster::NodeInfo& node : view->nodes) {
-    if (node.address != wanted || node.state != cluster::NodeState::kUp || node.id.ToHex() == own_id) continue;
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} is the address of node {} ({}), which is up: give this host's own with listen or advertise; if "
-                    "this host was that node and lost its data, try again in {}, when that node counts as down",
-                    wanted, node.name, node.id.ToHex(), FormatDurationMs(lease_ms)));
-  }
-  return {};
-}
-
-Status AllowBack(kv::KvStore& store, const std::string& node) {
-  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeId id, ParseNode(node));
-  kv::Transaction transaction;
-  transaction.IfAbsent(cluster::SessionKey(id));
-  return CommitUnlessUp(store, node, transaction.Delete(cluster::KeyOf(cluster::MemberKey::kRemoved, id)));
-}
-
-Status NoteJoined(kv::KvStore& store, const std::string& node, const cluster::NodeRecord& record) {
-  CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeId id, ParseNode(node));
-  const std::string node_key = cluster::KeyOf(cluster::MemberKey::kNode, id);
-  CAIRNFS_ASSIGN_OR_RETURN(const auto known, store.Get({}, node_key));
-  kv::Transaction transaction;
-  transaction.IfAbsent(cluster::SessionKey(id)).IfRevision(node_key, known ? known->revision : 0);
-  transaction.Delete(cluster::KeyOf(cluster::MemberKey::kRemoved, id));
-  if (!known) transaction.Put(cluster::KeyOf(cluster::MemberKey::kJoined, id), record.Encode());
-  return CommitUnlessUp(store, node, transaction);
-}
-
-Status CheckAgreement(const ClusterSettings& settings, const Config& config) {
-  if (config.trusted_network.empty() != settings.trusted_network.empty()) {
-    return InvalidArgument(
-        config.trusted_network.empty()
-            ? "trusted_network is empty here, but the cluster was made without certificates: take "
-              "trusted_network from another host's configuration"
-            : "trusted_network is set here, but the nodes of the cluster have certificates: leave it out");
-  }
-  struct Pair {
-    std::string_view key;
-    std::string here, there;
-  };
-  const std::array pairs = {
-      Pair{"copies", fmt::format("{}", config.copies), fmt::format("{}", settings.copies)},
-      Pair{"lease", QuotedText(FormatDurationMs(config.lease_ms)), QuotedText(FormatDurationMs(settings.lease_ms))},
-      Pair{"out_after", QuotedText(FormatDurationMs(config.out_after_ms)),
-           QuotedText(FormatDurationMs(settings.out_after_ms))},
-  };
-  for (const Pair& pair : pairs) {
-    if (pair.here == pair.there) continue;
-    return MakeError(ErrorCode::kInvalidArgument,
-                     fmt::format("{} = {} here, but the cluster was made with {}: it must be the same on every host",
-                                 pair.key, pair.here, pair.there));
-  }
-  return {};
 }
 
 Status CheckPrefix(ClusterStore& store, const Config& config) {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/result.h"
-#include "cluster/records.h"
 #include "daemon/cluster_settings.h"
 #include "daemon/config.h"
 #include "daemon/data_directory.h"
@@ -24,8 +23,6 @@ struct ClusterIdentity {
   bool settings_were_changed = false;  // since the filesystem was made, which is after they were written first
 };
 
-ClusterSettings SettingsOf(const Config& config);  // those that it would make a cluster with
-
 // Explains the failure of a first read of the metadata, and says what would be right. kInvalidArgument: a server
 // answers there, and serves no metadata.
 Error ExplainUnreachable(const Error& error, const Config& config);
@@ -40,20 +37,9 @@ Status CheckStoreIsFree(kv::KvStore& store, const Config& config);
 // Makes the filesystem, with these settings, unless it is there. Hosts that do so at once agree on one filesystem, with
 // the settings of one of them.
 Result<ClusterIdentity> MakeOrReadCluster(kv::KvStore& store, const Config& config);
-// kInvalidArgument: a key that must be the same on every host has another value here. min_replicas is no such key: the
-// value that `cluster init` wrote, and `cluster set` after it, counts.
-Status CheckAgreement(const ClusterSettings& settings, const Config& config);
 // For a filesystem that is to be made. kInvalidArgument: the keys of another cluster lie below its prefix in the etcd,
 // or its own would lie below the other's.
 Status CheckPrefix(ClusterStore& store, const Config& config);
-// No two nodes may have one address: messages for one would come to the other. But a node that is not up may have lost
-// its disk and join anew, so only a node that is up keeps its address to itself. kInvalidArgument: another node than
-// `own_id` (hex) is up at `wanted`.
-Status CheckAddressIsFree(kv::KvStore& store, const std::string& wanted, const std::string& own_id, uint64_t lease_ms);
-// Lets a node (hex) back that was removed, if it was. kBusy: it is up. kInvalidArgument: that is no id.
-Status AllowBack(kv::KvStore& store, const std::string& node);
-// The same for one that has joined with a token. One that was never there is noted until its first session.
-Status NoteJoined(kv::KvStore& store, const std::string& node, const cluster::NodeRecord& record);
 // Makes a data directory one of this filesystem, or finds that it is. kInvalidArgument: it belongs to another one, or
 // is that of a host alone with files in it. `directory` is locked.
 Status Adopt(DataDirectory& directory, const Config& config, const std::string& filesystem);

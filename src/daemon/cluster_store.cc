@@ -68,7 +68,11 @@ Result<std::unique_ptr<ClusterStore>> ClusterStore::Open(const DataDirectory* di
     options.server_name = rpc::kAnyNodeName;
   }
   CAIRNFS_ASSIGN_OR_RETURN(opened->remote_, kvnet::OpenSharedStore(config.metadata, options));
-  if (MayHaveStandby(config)) opened->hosts_ = kvnet::StoreAddress::Parse(config.metadata)->endpoints;
+  if (MayHaveStandby(config)) {
+    const auto address = kvnet::StoreAddress::Parse(config.metadata);
+    opened->hosts_ = address->endpoints;
+    opened->host_nodes_ = address->nodes;
+  }
   if (serves) CAIRNFS_RETURN_IF_ERROR(opened->OpenNamesHost(*directory, config, credentials));
   return opened;
 }
@@ -194,8 +198,9 @@ kv::NameRoomUser* ClusterStore::room_user() {
 
 std::vector<kv::NamesHost::Description> ClusterStore::DescribeHosts(const Context& context) const {
   std::vector<kv::NamesHost::Description> descriptions;
-  for (const std::string& host : hosts_) {
-    auto description = kvnet::DescribeNames(context, host, remote_options_, kDescribeWait);
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const auto options = kvnet::OptionsOf(remote_options_, host_nodes_[i]);
+    auto description = kvnet::DescribeNames(context, hosts_[i], options, kDescribeWait);
     if (description.ok()) descriptions.push_back(*std::move(description));
   }
   return descriptions;

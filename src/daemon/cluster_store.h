@@ -68,7 +68,7 @@ class ClusterStore {
   Status CheckMember(const std::string& node) const;
 
   kvnet::RemoteOptions remote_options_;
-  std::vector<std::string> hosts_;  // that may serve the names, where there are three
+  std::vector<std::string> hosts_, host_nodes_;  // that may serve the names, where there are three
   Mutex reached_mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<kvnet::RemoteNames>> reached_
       GUARDED_BY(reached_mutex_);

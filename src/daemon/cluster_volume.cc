@@ -15,6 +15,7 @@
 #include "daemon/cluster_config.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/dedup.h"
+#include "daemon/joining.h"
 #include "daemon/names_dump.h"
 #include "daemon/network.h"
 #include "daemon/volume.h"
@@ -278,7 +279,8 @@ Status ClusterVolume::StartServing() {
   settings_ = *std::move(watched);
   node_operations_ = std::make_unique<NodeOperations>(
       NodeOperations::Parts{config_, *membership_, *fenced_, [this] { return may_lack_copies_.load(); },
-                            [this](const Context& context) { return ReportNodes(context); }});
+                            [this](const Context& context) { return ReportNodes(context); },
+                            [this](const Context& context) { return cluster_store_->DescribeHosts(context); }});
   names_operations_ = std::make_unique<NamesOperations>(
       NamesOperations::Parts{config_, *membership_, *cluster_store_, *node_operations_});
   return {};
@@ -301,14 +303,19 @@ void ClusterVolume::Stopping() {
 void ClusterVolume::StartFailed() { start_failed_ = true; }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
-  fs::FileSystem::Parts parts(storage_->pool(), *delegated_, storage_->engine(), *names_, storage_->chunks(),
-                              chunk_params_,
-                              {*membership_, peer_service_->peers(), *chunks_, *locks_, *fenced_,
-                               cluster_store_->store(), cluster_store_->room_user()});
+  fs::FileSystem::Parts parts{.pool = storage_->pool(),
+                              .kv = *delegated_,
+                              .engines = {&storage_->engine()},
+                              .names = *names_,
+                              .chunks = *chunks_,
+                              .local_chunks = storage_->chunks(),
+                              .chunk_params = chunk_params_,
+                              .dedup = dedup_,
+                              .cluster = {{*membership_, peer_service_->peers(), *chunks_, *locks_, *fenced_,
+                                           cluster_store_->store(), cluster_store_->room_user()}},
+                              .cluster_space = [this] { return SpaceOfAll(); },
+                              .lacks_copies = [this] { return may_lack_copies_ && LacksCopies(); }};
   if (kv::KvEngine* served = cluster_store_->engine()) parts.engines.push_back(served);
-  parts.dedup = dedup_;
-  parts.cluster_space = [this] { return SpaceOfAll(); };
-  parts.lacks_copies = [this] { return may_lack_copies_ && LacksCopies(); };
   return parts;
 }
 

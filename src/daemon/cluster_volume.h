@@ -63,8 +63,8 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Result<control::NodeReply> Drain(const Context& context, const control::DrainNodeRequest& request) override {
     return node_operations_->Drain(context, request);
   }
-  Result<control::NodeReply> Remove(const control::RemoveNodeRequest& request) override {
-    return node_operations_->Remove(request);
+  Result<control::NodeReply> Remove(const Context& context, const control::RemoveNodeRequest& request) override {
+    return node_operations_->Remove(context, request);
   }
   Result<control::HoldsReply> Holds(const Context& context) override;
   Status ReleaseHold(const Context& context, uint64_t id) override;

@@ -1,7 +1,6 @@
 // Reports of a cluster's host: its own activity, and the space and usage of all nodes.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <utility>

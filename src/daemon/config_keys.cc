@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "daemon/cluster_config.h"
@@ -150,6 +149,7 @@ const std::vector<ConfigKey>& Table() {
       {"max_background", Kind::kCount, &Config::max_background, 2, 65535},
       {"flush_interval", Kind::kDuration, &Config::flush_interval_ms, 10, 4000},
       {"commit_wait_max", Kind::kDuration, &Config::commit_wait_max_ms, 1000, kDayMs},
+      {"stop_deadline", Kind::kDuration, &Config::stop_deadline_ms, 1000, kDayMs, "as long as it takes"},
       {"rename", Kind::kChoice, &Config::rename, 0, 0, "", {"ordered", "durable"}},
       {"collect_after", Kind::kSize, &Config::collect_after, 1, 1024 * kTiB, "the default"},
       {"collect_rate", Kind::kSize, &Config::collect_rate, kMiB, kTiB, "unbounded"},

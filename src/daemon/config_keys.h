@@ -1,7 +1,6 @@
 // The table of configuration keys: name, type, range, and where in Config each goes.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -33,12 +34,20 @@
 #include "daemon/live_config.h"
 #include "daemon/network.h"
 #include "daemon/notify.h"
+#include "daemon/policy_runner.h"
 #include "daemon/preflight.h"
+#include "daemon/stop_deadline.h"
+#include "daemon/stop_record.h"
 #include "fs/maintenance.h"
+#include "fs/policies.h"
 #include "fuse/server.h"
 
 namespace cairnfs::daemon {
 namespace {
+
+constexpr std::chrono::seconds kCallerGrace{1};
+constexpr std::chrono::milliseconds kPoliciesPatience{3000};  // for a process that applies one
+constexpr std::chrono::seconds kTellUnsavedMax{2};  // of a stop that fails: to find what is lost, and to tell it
 
 // Waits for SIGTERM and SIGINT on a thread of its own; they are blocked in all others.
 class SignalWaiter {
@@ -158,8 +167,13 @@ class Daemon {
   Status StartServing();
   Status MountIt();
   Status StartControl();
+  // Any thread, until everything is durable: the stop that begins is to end by then, unless that is 0; and unmounts, so
+  // that Serve ends.
+  control::StopEstimate BeginStop(std::chrono::milliseconds deadline);
+  void StartPolicies();
   Status StopFileSystem();
   void TellWhatTheStopWaitsFor(const Context& context);
+  [[noreturn]] void GiveUp(const Context& until, const StopOutcome& outcome);
 
   const Config config_;
   const bool background_;
@@ -169,12 +183,18 @@ class Daemon {
   std::vector<std::string> left_mounts_;  // of the data directory, before this start
   // Destroyed from the last to the first.
   std::unique_ptr<DataDirectory> directory_;
+  std::unique_ptr<StopRecord> stop_record_;
+  std::unique_ptr<StopDeadline> stop_deadline_;  // it counts until all below is gone
   std::unique_ptr<AnyVolume> volume_;
+  std::unique_ptr<PolicyRunner> policy_runner_;  // used by the filesystem
   std::unique_ptr<fs::FileSystem> filesystem_;
   std::unique_ptr<fuse::Server> server_;
   std::unique_ptr<LiveConfig> live_config_;
   std::unique_ptr<control::Service> service_;
   std::unique_ptr<control::Metrics> metrics_;
+  std::atomic<bool> can_stop_{false};  // what BeginStop uses is there
+  std::once_flag unmounts_;
+  std::jthread unmounter_;
 };
 
 Status Daemon::StartLog() {
@@ -205,12 +225,14 @@ Status Daemon::TakeWhatIsNamed() {
   if (config_.log_file != kLogToJournal) {
     if (auto found = CheckLogFile(config_.log_file); !found.ok()) return AsWrongConfiguration(found.error());
   }
-  DataDirectory::OpenOptions open;
-  open.path = config_.data;
-  open.purpose = "starting";
-  auto directory = DataDirectory::Open(open);
+  auto directory = DataDirectory::Open({.path = config_.data, .purpose = "starting"});
   if (!directory.ok()) return AsWrongConfiguration(directory.error());
   directory_ = *std::move(directory);
+  stop_record_ = std::make_unique<StopRecord>(directory_->lock());
+  stop_deadline_ = std::make_unique<StopDeadline>(StopDeadline::Parts{
+      .list = [this](const auto& until, const auto& tell) { filesystem_->maintenance().ListUnsaved(until, tell); },
+      .give_up = [this](const auto& until, const auto& outcome) { GiveUp(until, outcome); },
+      .end = [this](const auto& until, const auto& outcome) { stop_record_->EndProcess(until, outcome); }});
   return {};
 }
 
@@ -246,7 +268,10 @@ Status Daemon::StartServing() {
   signals_.Hold();
   Status mounted = MountIt();
   if (mounted.ok()) mounted = StartControl();
-  if (mounted.ok()) return {};
+  if (mounted.ok()) {
+    StartPolicies();
+    return {};
+  }
   volume_->Stopping();
   metrics_.reset();
   service_.reset();
@@ -300,6 +325,10 @@ Status Daemon::StartControl() {
   live_config_ = std::make_unique<LiveConfig>(config_, *volume_, *filesystem_);
   options.remount = live_config_.get();
   options.cluster = volume_->cluster();
+  options.stop = [this](std::chrono::milliseconds deadline) -> Result<control::StopEstimate> {
+    if (!can_stop_) return MakeError(ErrorCode::kBusy, "the daemon starts, and cannot be stopped so yet");
+    return BeginStop(deadline);
+  };
   options.dump_names = [volume = volume_.get()](const Context& context, std::chrono::seconds hold,
                                                 const control::DumpSink& sink) {
     return volume->DumpNames(context, hold, sink);
@@ -313,11 +342,53 @@ Status Daemon::StartControl() {
     metrics_ = *std::move(metrics);
     spdlog::info("metrics on http://{}/metrics", config_.metrics_address);
   }
-  signals_.OnStop([server = server_.get(), volume = volume_.get()] {
-    volume->Stopping();
-    server->Stop();
-  });
+  can_stop_ = true;
+  signals_.OnStop([this] { BeginStop(std::chrono::milliseconds(config_.stop_deadline_ms)); });
   return {};
+}
+
+control::StopEstimate Daemon::BeginStop(std::chrono::milliseconds deadline) {
+  const bool has_deadline = deadline.count() > 0;
+  const auto time = Clock::Now() + deadline;
+  if (has_deadline) stop_deadline_->Set(time);
+  if (has_deadline) filesystem_->EndBy(time);
+  const auto patience = has_deadline ? std::min(deadline / 10, kPoliciesPatience) : kPoliciesPatience;
+  // Beside: the kernel may have pages to write yet, and a stuck disk may hold up what follows.
+  std::call_once(unmounts_, [this, patience] {
+    unmounter_ = std::jthread([this, patience] {
+      volume_->Stopping();
+      filesystem_->policies().Pause(std::chrono::hours(24), patience);  // what applies them would keep the mount busy
+      server_->Stop();
+    });
+  });
+  if (!has_deadline) return {};
+  control::StopEstimate estimate = service_->EstimateStop();
+  spdlog::info("the stop ends after {} s at the latest; {}", std::chrono::duration<double>(deadline).count(),
+               DescribeEstimate(estimate));
+  return estimate;
+}
+
+// Once it is mounted: the runner goes through the mount.
+void Daemon::StartPolicies() {
+  auto program = FindCairnfs();
+  if (!program.ok()) {
+    spdlog::warn("policies of retention are not applied: {}", program.error().message);
+    return;
+  }
+  std::error_code ignored;
+  policy_runner_ = std::make_unique<PolicyRunner>(PolicyRunner::Options{
+      .mount_point = std::filesystem::absolute(config_.mount_point, ignored).string(), .program = *std::move(program)});
+  filesystem_->policies().Start([runner = policy_runner_.get()](const Context& context, const fs::PolicyJob& job) {
+    return runner->Run(context, job);
+  });
+}
+
+void Daemon::GiveUp(const Context& until, const StopOutcome& outcome) {
+  stop_record_->EndProcess(until, outcome, [&] {
+    // The machine may be busy, and who called for the stop has not asked yet.
+    const Context told_by = Context().WithDeadline(until.deadline() + kCallerGrace);
+    if (!outcome.is_durable()) service_->TellUnsaved(told_by, MessageOf(outcome));
+  });
 }
 
 // In the log and to systemd. `cairnfs umount` and others ask for the status.
@@ -342,30 +413,41 @@ Status Daemon::StopFileSystem() {
     spdlog::warn("nobody is told what the stop waits for: {}", answers.error().message);
   }
   std::jthread teller([this](std::stop_token stop) { TellWhatTheStopWaitsFor(Context(std::move(stop))); });
-  return filesystem_->Stop([&] {
+  StopOutcome outcome;
+  const Status stopped = filesystem_->Stop([&](const Status& synced) {
+    signals_.End();
+    outcome = stop_deadline_->NoteSynced(synced);
+    const Context told_by = Context().WithTimeout(kTellUnsavedMax);
+    if (outcome.is_listing) GiveUp(told_by, outcome);
+    if (!outcome.is_durable()) {
+      stop_record_->NoteLost(outcome);
+      service_->TellUnsaved(told_by, MessageOf(outcome));
+    }
+    unmounter_ = {};
     teller = {};
     service_.reset();
   });
+  if (!stopped.ok() || outcome.is_durable()) return stopped;
+  return MakeError(ErrorCode::kIo, outcome.reason);
 }
 
 Status Daemon::Serve() {
   Status served = server_->Serve(*filesystem_);
+  filesystem_->policies().Stop();
   volume_->Stopping();  // unmounted by somebody, perhaps without a signal
   spdlog::info("unmounted; making everything durable");
-  signals_.End();
   notifier_.StopWatchdog();
   notifier_.StartWatchdog([] { return true; });  // draining may take longer than systemd's patience
-  directory_->lock().SetState("stopping");
+  stop_record_->NoteStopping();
   notifier_.Stopping("draining");
   Status stopped = StopFileSystem();
   if (!stopped.ok()) {
-    directory_->lock().MarkFailed(stopped.error().message);
     return stopped.error().WithContext("stopped, but not everything became durable");
   }
   filesystem_.reset();
   server_.reset();
   volume_.reset();
-  directory_->lock().MarkClean();
+  stop_record_->NoteClean();
   spdlog::info("stopped; everything is durable");
   return served;
 }

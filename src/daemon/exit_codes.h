@@ -16,6 +16,7 @@ enum ExitCode : int {
   kExitBusy = CAIRNFS_EXIT_BUSY,
   kExitPermission = CAIRNFS_EXIT_PERMISSION,
   kExitCorrupt = CAIRNFS_EXIT_CORRUPT,
+  kExitLost = CAIRNFS_EXIT_LOST,
 };
 
 inline int ExitCodeOf(const Error& error) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "daemon/cluster_config.h"
+#include "daemon/names_part.h"
 #include "daemon/promotion.h"
 #include "kvnet/store_address.h"
 
@@ -36,12 +37,7 @@ const char* StateText(kv::Register::Standby state) {
 
 }  // namespace
 
-std::string NamesOperations::NameOf(const std::string& node) const {
-  const auto id = cluster::NodeId::FromHex(node);
-  const auto view = at_.membership.view();
-  const cluster::NodeInfo* info = id ? view->Find(*id) : nullptr;
-  return info == nullptr ? node : info->name;
-}
+std::string NamesOperations::NameOf(const std::string& node) const { return NameIn(*at_.membership.view(), node); }
 
 Result<kv::NamesHost*> NamesOperations::Host() const {
   if (kv::NamesHost* host = at_.store.names_host()) return host;
@@ -91,10 +87,9 @@ Result<control::PromoteReply> NamesOperations::Promote(const Context& context,
 std::optional<control::NamesHosts> NamesOperations::Report(const Context& context) const {
   if (!MayHaveStandby(at_.config)) return std::nullopt;
   const std::vector<kv::NamesHost::Description> hosts = at_.store.DescribeHosts(context);
-  const kv::NamesHost::Description *serving = nullptr, *latest = nullptr;
+  const kv::NamesHost::Description *serving = nullptr, *latest = LatestRegister(hosts);
   for (const kv::NamesHost::Description& host : hosts) {
     if (host.is_serving) serving = &host;
-    if (host.vote.value && (latest == nullptr || host.vote.accepted > latest->vote.accepted)) latest = &host;
   }
   control::NamesHosts names;
   names.set_state(StateText(kv::Register::Standby::kNone));

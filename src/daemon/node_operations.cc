@@ -55,6 +55,12 @@ Result<cluster::NodeInfo> NodeOperations::Find(const std::string& node, Among am
                    fmt::format("'{}' may be several nodes: give the id of one of them: {}", node, ids));
 }
 
+// Whether the node is none of three hosts with the names.
+Status NodeOperations::CheckNamesStay(const Context& context, const cluster::NodeInfo& node) const {
+  if (!MayHaveStandby(at_.config)) return {};
+  return CheckHasNoPart(at_.names_hosts(context), *at_.membership.view(), node);
+}
+
 // Whether the other nodes can take what this one has.
 Status NodeOperations::CheckDrain(const Context& context, const cluster::NodeInfo& node) const {
   CAIRNFS_ASSIGN_OR_RETURN(const control::ClusterReply report, at_.report(context));
@@ -81,15 +87,20 @@ Result<control::NodeReply> NodeOperations::Drain(const Context& context,
                                                  const control::DrainNodeRequest& request) const {
   using cluster::Membership;
   CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, Find(request.node()));
-  if (!request.cancel() && !node.is_drained()) CAIRNFS_RETURN_IF_ERROR(CheckDrain(context, node));
+  if (!request.cancel() && !node.is_drained()) {
+    CAIRNFS_RETURN_IF_ERROR(CheckNamesStay(context, node));
+    CAIRNFS_RETURN_IF_ERROR(CheckDrain(context, node));
+  }
   const auto drain = request.cancel() ? Membership::Drain::kCancel : Membership::Drain::kBegin;
   CAIRNFS_RETURN_IF_ERROR(at_.membership.SetDrain(node.id, drain));
   return ReplyOf(node.id, node.name);
 }
 
-Result<control::NodeReply> NodeOperations::Remove(const control::RemoveNodeRequest& request) const {
+Result<control::NodeReply> NodeOperations::Remove(const Context& context,
+                                                  const control::RemoveNodeRequest& request) const {
   using Removal = cluster::Membership::Removal;
   CAIRNFS_ASSIGN_OR_RETURN(const cluster::NodeInfo node, Find(request.node(), Among::kAllAndJoined));
+  CAIRNFS_RETURN_IF_ERROR(CheckNamesStay(context, node));
   CAIRNFS_RETURN_IF_ERROR(at_.membership.Remove(node.id, request.lost() ? Removal::kLost : Removal::kDrained));
   return ReplyOf(node.id, node.name);
 }
@@ -159,6 +170,7 @@ Result<control::NodeReply> NodeOperations::Replace(const Context& context,
     return MakeError(ErrorCode::kBusy,
                      fmt::format("{} is up: stop it first, or take it out with cairnfs node drain", old->name));
   }
+  CAIRNFS_RETURN_IF_ERROR(CheckNamesStay(context, *old));
   CAIRNFS_RETURN_IF_ERROR(CheckReplacement(*old, request));
   node_replacing.Pass();
   CAIRNFS_RETURN_IF_ERROR(at_.membership.Replace(old->id, request.take_name() ? Name::kTaken : Name::kKept));

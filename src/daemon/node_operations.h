@@ -10,6 +10,7 @@
 #include "cluster/membership.h"
 #include "control.pb.h"
 #include "daemon/config.h"
+#include "daemon/names_part.h"
 #include "kv/store.h"
 
 namespace cairnfs::daemon {
@@ -25,6 +26,7 @@ class NodeOperations {
     kv::KvStore& store;                     // fenced
     std::function<bool()> may_lack_copies;  // of what was saved, and only a look for missing copies tells
     std::function<Result<control::ClusterReply>(const Context& context)> report;  // of all nodes
+    std::function<NamesHosts(const Context& context)> names_hosts;                // where there are three
   };
   explicit NodeOperations(Parts parts) : at_(std::move(parts)) {}
 
@@ -34,10 +36,11 @@ class NodeOperations {
   Result<cluster::NodeInfo> Find(const std::string& node, Among among = Among::kAll) const;
 
   Result<control::NodeReply> Drain(const Context& context, const control::DrainNodeRequest& request) const;
-  Result<control::NodeReply> Remove(const control::RemoveNodeRequest& request) const;
+  Result<control::NodeReply> Remove(const Context& context, const control::RemoveNodeRequest& request) const;
   Result<control::NodeReply> Replace(const Context& context, const control::ReplaceNodeRequest& request) const;
 
  private:
+  Status CheckNamesStay(const Context& context, const cluster::NodeInfo& node) const;
   Status CheckDrain(const Context& context, const cluster::NodeInfo& node) const;
   Status CheckReplacement(const cluster::NodeInfo& old, const control::ReplaceNodeRequest& request) const;
 

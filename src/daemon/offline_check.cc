@@ -89,11 +89,8 @@ static Status VerifyMetadata(const DataDirectory& directory) {
 
 static Result<OfflineCheckResult> CheckClosed(const OfflineCheckOptions& options) {
   CAIRNFS_RETURN_IF_ERROR(RaiseFileLimit(options.config));
-  DataDirectory::OpenOptions open;
-  open.path = options.config.data;
-  open.create = false;
-  open.purpose = "checking";
-  CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(open));
+  CAIRNFS_ASSIGN_OR_RETURN(const std::unique_ptr<DataDirectory> directory,
+                           DataDirectory::Open({.path = options.config.data, .create = false, .purpose = "checking"}));
   for (const std::string& note : directory->notes()) spdlog::warn("{}", note);
   OfflineCheckResult result;
   result.last_end = directory->lock().previous();

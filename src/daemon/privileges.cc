@@ -14,8 +14,10 @@ namespace cairnfs::daemon {
 namespace {
 
 // For mounting, and the mount's read-ahead; for a data directory on a file system whose files all belong to some other
-// user; for seeing whether a process that waits is being killed.
-constexpr std::array kKept = {CAP_SYS_ADMIN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_SYS_PTRACE};
+// user; for seeing whether a process that waits is being killed; for starting, and ending, a process that applies a
+// user's policy as that user (docs/decisions/retention.md).
+constexpr std::array kKept = {CAP_SYS_ADMIN,  CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,
+                              CAP_SYS_PTRACE, CAP_SETUID,       CAP_SETGID,          CAP_KILL};
 
 uint64_t SetOf(Guarding guarding) {
   uint64_t set = guarding == Guarding::kYes ? uint64_t{1} << CAP_LINUX_IMMUTABLE : 0;

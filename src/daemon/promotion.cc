@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <utility>
 
 #include "admission/credentials.h"

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "base/printable.h"
 #include "cluster/membership.h"
 #include "daemon/size_text.h"
 
@@ -14,23 +15,6 @@ namespace cairnfs::daemon {
 namespace {
 
 namespace setup_fs = std::filesystem;
-
-// UTF-8 without control characters, which TOML takes between quotes as it is.
-bool IsPlainText(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i++]);
-    if (lead < 0x20 || lead == 0x7f || (lead >= 0x80 && lead < 0xc2) || lead > 0xf4) return false;
-    const int more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
-    uint32_t code = more == 0 ? lead : lead & (0x3fU >> more);
-    for (int left = more; left > 0; --left, ++i) {
-      if (i == text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return false;
-      code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
-    }
-    const bool is_overlong = (more == 2 && code < 0x800) || (more == 3 && code < 0x10000);
-    if (is_overlong || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff) return false;
-  }
-  return true;
-}
 
 std::string ConfigText(const Config& config, std::string_view made_by) {
   const Config defaults;

@@ -124,6 +124,7 @@ Status Storage::OpenChunks(Purpose purpose, kv::KvEngine* engine_beside) {
   options.segment_bytes = config_.segment_size;
   options.free_segments_bytes_max = config_.free_segments_max;
   options.reserve_bytes = config_.reserve;
+  options.log_bytes_max = LogBytesMaxOn(directory_.segments_path());
   options.cache_bytes_max = config_.cache_size;
   options.verify_threads = static_cast<unsigned>(config_.verify_threads);
   auto chunks = store::LocalChunkStore::Open(*disk_, *engine_, *pool_, options);

@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 
 #include "base/clock.h"
 #include "base/failpoint.h"
@@ -134,9 +132,15 @@ Result<store::RebuildResult> Volume::RebuildIndex(DataDirectory& directory, cons
 }
 
 fs::FileSystem::Parts Volume::Parts() {
-  fs::FileSystem::Parts parts(storage_->pool(), *kv_, storage_->engine(), *names_, storage_->chunks(), chunk_params_);
-  parts.dedup = dedup_;
-  return parts;
+  return {.pool = storage_->pool(),
+          .kv = *kv_,
+          .local_kv = kv_.get(),
+          .engines = {&storage_->engine()},
+          .names = *names_,
+          .chunks = storage_->chunks(),
+          .local_chunks = storage_->chunks(),
+          .chunk_params = chunk_params_,
+          .dedup = dedup_};
 }
 
 fs::FsOptions Volume::FileSystemOptions() const {

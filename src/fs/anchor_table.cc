@@ -9,9 +9,8 @@ namespace {
 
 constexpr size_t kGenerations = 8;
 
-// Chunks take a quarter of the memory: 40 bytes each, where their eight or nine anchors take 8 bytes each in buckets
-// that are never all full.
-constexpr size_t kChunksShare = 4;
+// Chunks take 44 bytes each, where their eight or nine anchors take 8 bytes each in buckets that are never all full.
+size_t BytesOfChunks(size_t bytes_max) { return bytes_max / 40 * 11; }
 constexpr size_t kChunksMax = (1 << 20) - 1;  // of a generation: Entry::number
 
 uint32_t TagOf(uint64_t fingerprint) { return static_cast<uint32_t>(fingerprint & 0xf'ffff); }
@@ -19,11 +18,11 @@ uint32_t TagOf(uint64_t fingerprint) { return static_cast<uint32_t>(fingerprint 
 }  // namespace
 
 AnchorTable::AnchorTable(size_t bytes_max)
-    : generation_count_max_(std::clamp<size_t>(bytes_max / kChunksShare / sizeof(Chunk), 1, kGenerations)),
+    : generation_count_max_(std::clamp<size_t>(BytesOfChunks(bytes_max) / sizeof(Chunk), 1, kGenerations)),
       generation_chunks_(
-          std::clamp<size_t>(bytes_max / kChunksShare / sizeof(Chunk) / generation_count_max_, 1, kChunksMax)),
+          std::clamp<size_t>(BytesOfChunks(bytes_max) / sizeof(Chunk) / generation_count_max_, 1, kChunksMax)),
       bucket_count_(
-          std::max<size_t>(1, (bytes_max - bytes_max / kChunksShare) / sizeof(Bucket) / generation_count_max_)) {
+          std::max<size_t>(1, (bytes_max - BytesOfChunks(bytes_max)) / sizeof(Bucket) / generation_count_max_)) {
   generations_.reserve(generation_count_max_);
 }
 
@@ -31,17 +30,17 @@ std::span<AnchorTable::Entry> AnchorTable::BucketOf(Generation& generation, uint
   return generation.buckets[(fingerprint >> 32) * bucket_count_ >> 32].entries;
 }
 
-AnchorTable::Entry* AnchorTable::FindIn(Generation& generation, uint32_t writer, uint64_t fingerprint) const {
+AnchorTable::Entry* AnchorTable::FindIn(Generation& generation, const Author& author, uint64_t fingerprint) const {
   for (Entry& entry : BucketOf(generation, fingerprint)) {
     if (entry.tag != TagOf(fingerprint) || entry.number == 0) continue;
-    if (generation.chunks[entry.number - 1].writer == writer) return &entry;
+    if (generation.chunks[entry.number - 1].author == author) return &entry;
   }
   return nullptr;
 }
 
-AnchorTable::Found AnchorTable::FindLocked(uint32_t writer, uint64_t fingerprint) {
+AnchorTable::Found AnchorTable::FindLocked(const Author& author, uint64_t fingerprint) {
   for (auto generation = generations_.rbegin(); generation != generations_.rend(); ++generation) {
-    if (Entry* entry = FindIn(*generation, writer, fingerprint)) return {&*generation, entry};
+    if (Entry* entry = FindIn(*generation, author, fingerprint)) return {&*generation, entry};
   }
   return {};
 }
@@ -51,16 +50,17 @@ std::optional<AnchorTable::Place> AnchorTable::PlaceOf(const Found& found) {
   return Place{found.chunk().digest, found.chunk().size, static_cast<uint32_t>(found.entry->offset)};
 }
 
-std::optional<AnchorTable::Place> AnchorTable::Find(uint32_t writer, uint64_t fingerprint) {
+std::optional<AnchorTable::Place> AnchorTable::Find(const Author& author, uint64_t fingerprint) {
   MutexLock lock(mutex_);
-  return PlaceOf(FindLocked(writer, fingerprint));
+  return PlaceOf(FindLocked(author, fingerprint));
 }
 
-std::vector<std::optional<AnchorTable::Place>> AnchorTable::FindAll(uint32_t writer, std::span<const Anchor> anchors) {
+std::vector<std::optional<AnchorTable::Place>> AnchorTable::FindAll(const Author& author,
+                                                                    std::span<const Anchor> anchors) {
   std::vector<std::optional<Place>> places;
   places.reserve(anchors.size());
   MutexLock lock(mutex_);
-  for (const Anchor& anchor : anchors) places.push_back(PlaceOf(FindLocked(writer, anchor.fingerprint)));
+  for (const Anchor& anchor : anchors) places.push_back(PlaceOf(FindLocked(author, anchor.fingerprint)));
   return places;
 }
 
@@ -87,8 +87,8 @@ AnchorTable::Generation& AnchorTable::Current() {
 }
 
 // Takes the place of the same anchor of another chunk, else of the anchor that was noted first.
-void AnchorTable::Note(Generation& generation, uint32_t writer, const Anchor& anchor) const {
-  Entry* place = FindIn(generation, writer, anchor.fingerprint);
+void AnchorTable::Note(Generation& generation, const Author& author, const Anchor& anchor) const {
+  Entry* place = FindIn(generation, author, anchor.fingerprint);
   if (place == nullptr) {
     const std::span<Entry> bucket = BucketOf(generation, anchor.fingerprint);
     place = &*std::min_element(bucket.begin(), bucket.end(),
@@ -99,16 +99,16 @@ void AnchorTable::Note(Generation& generation, uint32_t writer, const Anchor& an
   place->offset = anchor.offset & 0xff'ffff;
 }
 
-void AnchorTable::Remember(uint32_t writer, const Digest& digest, uint32_t chunk_size,
+void AnchorTable::Remember(const Author& author, const Digest& digest, uint32_t chunk_size,
                            std::span<const Anchor> anchors) {
   if (anchors.empty()) return;
   MutexLock lock(mutex_);
   // What is saved again and again takes no room of what was saved before it.
-  const Found last = FindLocked(writer, anchors.back().fingerprint);
+  const Found last = FindLocked(author, anchors.back().fingerprint);
   if (last.entry != nullptr && last.chunk().digest == digest && IsYoung(*last.generation)) return;
   Generation& current = Current();
-  current.chunks.push_back(Chunk{digest, chunk_size, writer});
-  for (const Anchor& anchor : anchors) Note(current, writer, anchor);
+  current.chunks.push_back(Chunk{digest, chunk_size, author});
+  for (const Anchor& anchor : anchors) Note(current, author, anchor);
 }
 
 }  // namespace cairnfs::fs

@@ -15,6 +15,7 @@
 
 #include "base/thread_annotations.h"
 #include "base/types.h"
+#include "chunking/digest.h"
 
 namespace cairnfs::fs {
 
@@ -24,6 +25,13 @@ inline constexpr size_t kAnchorWindowBytes = 512;
 struct Anchor {
   uint32_t offset = 0;       // how many bytes of the chunk lie before it, kAnchorWindowBytes at least
   uint64_t fingerprint = 0;  // a hash of the kAnchorWindowBytes before it
+};
+
+// Who wrote bytes, and for whom their chunks are stored.
+struct Author {
+  uint32_t writer = 0;  // uid
+  chunking::Owner owner;
+  bool operator==(const Author&) const = default;
 };
 
 class AnchorTable {
@@ -38,11 +46,11 @@ class AnchorTable {
   // chunk_count_max at least, about 4 GiB for each megabyte.
   explicit AnchorTable(size_t bytes_max);
 
-  // Any thread. What one user has written is found for that user only: a match is grown byte by byte,
-  // and would tell others what they could only guess.
-  void Remember(uint32_t writer, const Digest& digest, uint32_t chunk_size, std::span<const Anchor> anchors);
-  std::optional<Place> Find(uint32_t writer, uint64_t fingerprint);
-  std::vector<std::optional<Place>> FindAll(uint32_t writer, std::span<const Anchor> anchors);
+  // Any thread. What one user has written is found for that user only: a match is grown byte by byte, and would tell
+  // others what they could only guess. And it is found for chunks of the same owner only.
+  void Remember(const Author& author, const Digest& digest, uint32_t chunk_size, std::span<const Anchor> anchors);
+  std::optional<Place> Find(const Author& author, uint64_t fingerprint);
+  std::vector<std::optional<Place>> FindAll(const Author& author, std::span<const Anchor> anchors);
 
   size_t chunk_count_max() const { return generation_count_max_ * generation_chunks_; }
 
@@ -50,7 +58,7 @@ class AnchorTable {
   struct Chunk {
     Digest digest;
     uint32_t size = 0;
-    uint32_t writer = 0;
+    Author author;
   };
   struct Entry {
     uint64_t tag : 20;     // of the fingerprint
@@ -75,13 +83,13 @@ class AnchorTable {
   };
 
   std::span<Entry> BucketOf(Generation& generation, uint64_t fingerprint) const;
-  Entry* FindIn(Generation& generation, uint32_t writer, uint64_t fingerprint) const;  // null: not there
-  Found FindLocked(uint32_t writer, uint64_t fingerprint) REQUIRES_LOCK(mutex_);       // in the youngest that has it
+  Entry* FindIn(Generation& generation, const Author& author, uint64_t fingerprint) const;  // null: not there
+  Found FindLocked(const Author& author, uint64_t fingerprint) REQUIRES_LOCK(mutex_);  // in the youngest that has it
   static std::optional<Place> PlaceOf(const Found& found);
   bool IsYoung(const Generation& generation) const REQUIRES_LOCK(mutex_);
   // The one that takes the next chunk.
   Generation& Current() REQUIRES_LOCK(mutex_);
-  void Note(Generation& generation, uint32_t writer, const Anchor& anchor) const;  // of its last chunk
+  void Note(Generation& generation, const Author& author, const Anchor& anchor) const;  // of its last chunk
 
   const size_t generation_count_max_, generation_chunks_, bucket_count_;  // the last two: of one generation
   Mutex mutex_;                                                           // a leaf

@@ -2,14 +2,16 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/printable.h"
 #include "cairnfs/cairnfs.h"
 #include "fs/levels.h"
 #include "fs/waits.h"
+#include "retention/values.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -19,8 +21,8 @@ constexpr std::string_view kDurability = CAIRNFS_XATTR_DURABILITY;
 constexpr std::string_view kUniqueBytes = CAIRNFS_XATTR_UNIQUE_BYTES;
 constexpr std::string_view kChunks = CAIRNFS_XATTR_CHUNKS;
 
-constexpr std::string_view kCapability = "security.capability";
 constexpr std::string_view kLevel = CAIRNFS_XATTR_LEVEL;
+constexpr size_t kLoggedBytesMax = 512;  // of what a user's wrong value is told with
 
 bool IsOwn(std::string_view name) { return name.starts_with(kOwnPrefix); }
 
@@ -35,8 +37,7 @@ meta::AttrChanges ChangesOf(const SetAttrRequest& request, const meta::Attr& bef
   if (!S_ISREG(before.mode)) changes.mtime = request.mtime_now ? now : request.mtime;
   // The kernel never clears these bits of a directory.
   if (request.kill_suid_sgid && !request.mode && !S_ISDIR(before.mode)) {
-    const uint32_t kept = Privileges::WithoutSetId(before, caller);
-    if (kept != (before.mode & 07777)) changes.mode = kept;
+    changes.mode_cleared = Privileges::SetIdThatGoes(before, caller);
   }
   return changes;
 }
@@ -58,21 +59,36 @@ Status Attributes::SetRecord(const meta::Attr& before, const SetAttrRequest& req
   if (S_ISREG(before.mode) && (request.uid || request.gid || request.size)) {
     CAIRNFS_RETURN_IF_ERROR(at_.privileges.Kill(before.inode, Kills::kCapability, caller));
   }
-  if (!changes.mode && !changes.uid && !changes.gid && !changes.atime && !changes.mtime) return {};
+  const bool changes_mode = changes.mode || changes.mode_cleared != 0;
+  if (!changes_mode && !changes.uid && !changes.gid && !changes.atime && !changes.mtime) return {};
   SyncRounds::Operation operation(at_.rounds);
   auto changed = at_.parts.names.SetAttr(caller.context, before.inode, changes);
   if (!changed.ok()) return changed.error();
+  at_.privileges.NoteSeen(*changed);
   if (request.mode) at_.privileges.NoteModeSet(before.inode);
   if (changes.uid) at_.contents.NoteOwner(before.inode, *changes.uid);
   return {};
 }
 
+// Who had the file open may have written before: a publish takes away what it does not know of (publish_items.cc).
+void Attributes::BeforeGiving(InodeId id, const Caller& caller, Done<void> then) {
+  InodePtr inode = at_.table.Find(id);
+  if (!inode) return then({});
+  at_.closing.PublishFirst(inode, caller, std::move(then));
+}
+
 void Attributes::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller) {
-  auto set = [this, id, request, caller, done = std::move(done)](const Status& admitted) {
-    if (!admitted.ok()) return done(admitted.error());
+  auto set = [this, id, request, caller, done](const Status& may) {
+    if (!may.ok()) return done(may.error());
     SetNow(id, request, done, caller);
   };
-  names_.WhenAdmitted(NameChange::kAlters, std::move(set), caller);
+  const bool gives = request.mode && (*request.mode & (S_ISUID | S_ISGID)) != 0;
+  auto give = [this, id, caller, gives, set, done](const Status& admitted) {
+    if (!admitted.ok() || !gives) return set(admitted);
+    BeforeGiving(id, caller, set);
+  };
+  const bool empties = request.size == uint64_t{0};
+  names_.WhenAdmitted(empties ? NameChange::kShortens : NameChange::kAlters, std::move(give), caller);
 }
 
 void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller) {
@@ -99,6 +115,8 @@ void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<me
 void Attributes::SetContent(InodeId id, const SetAttrRequest& request, Timestamp now, uint64_t session,
                             const Done<meta::Attr>& done, const Caller& caller) {
   InodePtr inode = at_.table.Hold(id);
+  std::optional<Kills> kills;
+  if (request.size) kills = request.kill_suid_sgid ? Kills::kSetIdToo : Kills::kCapability;
   const std::optional<Timestamp> mtime = request.mtime_now ? now : request.mtime;
   auto apply = [this, inode, size = request.size, mtime, now](Content& content) -> Status {
     inode->mutex.AssertHeld();
@@ -120,6 +138,7 @@ void Attributes::SetContent(InodeId id, const SetAttrRequest& request, Timestamp
                     .removes = request.size.has_value(),
                     .publishes = true,
                     .session = session,
+                    .kills = kills,
                     .caller = caller};
   at_.sharing.Change(std::move(change), std::move(finish));
 }
@@ -150,10 +169,34 @@ Result<Attributes::ChunkTotals> Attributes::ChunksOf(const Context& context, con
   return totals;
 }
 
+bool Attributes::WillLoseCapability(InodeId id) {
+  InodePtr inode = at_.table.Find(id);
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  return Privileges::WillLoseCapability(inode);
+}
+
 void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> done, const Caller& caller) {
+  if (name == meta::kCapabilityXattr && WillLoseCapability(id)) {
+    return done(MakeError(ErrorCode::kNoData, "bytes that are not published yet take the capabilities away"));
+  }
   if (!IsOwn(name)) return done(at_.parts.names.GetXattr(caller.context, id, name));
   if (name == kDurability) return done(at_.copies.DurabilityOf(caller.context, id));
   if (name == kLevel) return done(at_.copies.LevelOf(caller.context, id));
+  if (name == CAIRNFS_XATTR_COMMIT) {
+    const bool tells_all = caller.uid == 0 || at_.parts.dedup == meta::Dedup::kOwner;
+    using Tell = Commits::Tell;
+    return done(at_.commits.Describe(caller.context, id, tells_all ? Tell::kAll : Tell::kWithoutNewBytes));
+  }
+  if (retention::IsRetentionAttribute(name)) return done(at_.parts.names.GetXattr(caller.context, id, name));
+  if (name == CAIRNFS_XATTR_RETAINED) {
+    const Status may = at_.keeping.CheckOwner(caller, id);
+    return done(may.ok() ? at_.policies.Describe(caller.context, id) : Result<std::string>(may.error()));
+  }
+  if (name == CAIRNFS_XATTR_OPEN_FILES) {
+    const auto count = at_.keeping.CountOpen(caller, id);
+    return done(count.ok() ? Result<std::string>(std::to_string(*count)) : count.error());
+  }
   if (name != kUniqueBytes && name != kChunks) {
     return done(MakeError(ErrorCode::kNoData, "no attribute of this name"));
   }
@@ -175,21 +218,46 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   });
 }
 
+void Attributes::WhenItMayBeSet(InodeId inode, std::string_view name, const Caller& caller, Done<void> then) {
+  if (name != meta::kCapabilityXattr) return then({});
+  BeforeGiving(inode, caller, std::move(then));
+}
+
 Status Attributes::SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,
                             meta::Namespace::XattrMode mode) {
   if (name == kLevel) return at_.copies.SetLevel(caller.context, inode, value);
-  if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+  if (IsOwn(name) && !retention::IsRetentionAttribute(name)) {
+    return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+  }
   SyncRounds::Operation operation(at_.rounds);
+  if (IsOwn(name)) {
+    const Status set = at_.keeping.Set(caller, inode, name, value, mode);
+    const bool is_wrong = !set.ok() && set.error().code == ErrorCode::kInvalidArgument;
+    if (is_wrong) {
+      const std::string why = set.error().message.substr(0, kLoggedBytesMax);
+      spdlog::info("uid {} cannot set {}: {}", caller.uid, Printable(name), Printable(why));
+    }
+    return set;
+  }
   CAIRNFS_RETURN_IF_ERROR(at_.parts.names.SetXattr(caller.context, inode, name, value, mode, caller.uid));
-  if (name == kCapability) at_.privileges.NoteGiven(inode);
+  if (name == meta::kCapabilityXattr) at_.privileges.NoteGiven(inode);
   return {};
 }
 
-Status Attributes::RemoveXattr(const Context& context, InodeId inode, std::string_view name) {
-  if (name == kLevel) return at_.copies.SetLevel(context, inode, std::nullopt);
-  if (IsOwn(name)) return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+Result<std::vector<std::string>> Attributes::ListXattrs(const Context& context, InodeId inode) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto names, at_.parts.names.ListXattrs(context, inode));
+  std::erase_if(names, IsOwn);
+  return names;
+}
+
+Status Attributes::RemoveXattr(const Caller& caller, InodeId inode, std::string_view name) {
+  if (name == kLevel) return at_.copies.SetLevel(caller.context, inode, std::nullopt);
+  if (IsOwn(name) && !retention::IsRetentionAttribute(name)) {
+    return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
+  }
   SyncRounds::Operation operation(at_.rounds);
-  return at_.parts.names.RemoveXattr(context, inode, name);
+  if (IsOwn(name)) return at_.keeping.Remove(caller, inode, name);
+  return at_.parts.names.RemoveXattr(caller.context, inode, name);
 }
 
 void Attributes::WhenItCounts(std::string_view name, const Caller& caller, std::function<void()> then) const {

@@ -21,23 +21,29 @@ class Attributes {
   // To be called before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
   bool NoteReply(const meta::Attr& attr) { return at_.privileges.NoteReply(attr); }
   // Answers user.cairnfs.durability ("local" or "replicated" once durable, "pending" before, "lost" where
-  // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes and .chunks itself; refuses
-  // to set those, but for the level of a directory of a cluster.
+  // bytes could not be stored, or a host died before they were safe), .level, .unique_bytes, .chunks, .commit and
+  // .open_files itself; refuses to set those, but for the level of a directory of a cluster. Those of retention are
+  // stored (keeping.h).
   void GetXattr(InodeId inode, std::string_view name, Done<std::string> done, const Caller& caller = {});
+  // To be called before SetXattr of this name: calls `then` when it may be set, perhaps on another thread.
+  // kInterrupted.
+  void WhenItMayBeSet(InodeId inode, std::string_view name, const Caller& caller, Done<void> then);
   Status SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,
                   meta::Namespace::XattrMode mode);
-  Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode) {
-    return at_.parts.names.ListXattrs(context, inode);
-  }
-  Status RemoveXattr(const Context& context, InodeId inode, std::string_view name);
+  // Without those under user.cairnfs.
+  Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode);
+  Status RemoveXattr(const Caller& caller, InodeId inode, std::string_view name);
   // After SetXattr or RemoveXattr of this name: calls `then` when it counts on all hosts. Holds no thread meanwhile.
   // Ends early when the caller is killed.
   void WhenItCounts(std::string_view name, const Caller& caller, std::function<void()> then) const;
 
  private:
+  // Before set-id bits or capabilities are given to a file. Bytes that are published later take them away.
+  void BeforeGiving(InodeId inode, const Caller& caller, Done<void> then);
   struct ChunkTotals {
     uint64_t count = 0, bytes = 0;
   };
+  bool WillLoseCapability(InodeId inode);
   void SetNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller);
   // The session of the open file through which the request comes; 0: through none.
   Result<uint64_t> SessionOf(const SetAttrRequest& request);

@@ -20,7 +20,7 @@ class Calls {
   virtual void Run(const Caller& caller, std::function<void()> task, Done<void> refused) = 0;
   // The same, on other threads, for tasks that may wait for a round, for copies, or for the answer to a publish.
   virtual void RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) = 0;
-  virtual void Stop() = 0;
+  virtual void Stop() {}
 };
 
 class LocalCalls final : public Calls {
@@ -32,7 +32,6 @@ class LocalCalls final : public Calls {
   }
   void Run(const Caller&, std::function<void()> task, Done<void>) override { task(); }
   void RunToWait(const Caller&, std::function<void()> task, Done<void>) override { waiters_.Post(std::move(task)); }
-  void Stop() override {}
 
  private:
   TaskQueue& waiters_;

@@ -1,6 +1,5 @@
 #include "fs/check_files.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "fs/marker.h"

@@ -18,6 +18,7 @@ namespace cairnfs::fs {
 
 struct Anchor;
 class AnchorTable;
+struct Author;
 struct KnownRun;
 class SlicedBytes;
 
@@ -37,12 +38,13 @@ class ChunkSaver {
   Result<Saved> Save(const FlyingChunk& chunk);
 
  private:
-  Status PutChunk(const SlicedBytes& bytes, const Digest& digest, std::optional<uint32_t> writer,
+  // All or a part of `chunk`, from `offset` on.
+  Status PutChunk(const SlicedBytes& bytes, const Digest& digest, const FlyingChunk& chunk,
                   std::span<const Anchor> anchors, size_t offset, Saved& saved);
   // Of `chunk`, whose bytes they are.
   Status PutRest(const SlicedBytes& bytes, size_t begin, size_t end, const FlyingChunk& chunk, Saved& saved);
-  void RememberRun(const Extent& run, uint32_t writer, std::span<const Anchor> anchors);
-  std::vector<KnownRun> FindRuns(const SlicedBytes& bytes, const Digest& digest, uint32_t writer,
+  void RememberRun(const Extent& run, const Author& author, std::span<const Anchor> anchors);
+  std::vector<KnownRun> FindRuns(const SlicedBytes& bytes, const Digest& digest, const Author& author,
                                  std::span<const Anchor> anchors);
 
   store::ChunkStore& chunks_;

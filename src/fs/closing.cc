@@ -1,6 +1,5 @@
 #include "fs/closing.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/log.h"

@@ -40,6 +40,7 @@ void AfterClosed(const RoundWait& at, const Caller& caller, Done<void> then);
 // error is kInterrupted.
 void AfterUnawaited(const RoundWait& at, ClusterHost& host, const Caller& caller, Done<void> then);
 
+// Where a function has a body here, that is what a host alone does.
 class Closing {
  public:
   virtual ~Closing() = default;
@@ -51,25 +52,31 @@ class Closing {
   virtual void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) = 0;
   // The last descriptor is gone. Frees its flocks and OFD locks, of which the kernel tells neither unlock nor owner,
   // once what was written under them is published.
-  virtual void FreeLocks(const HandlePtr& handle, HandleId id) = 0;
+  virtual void FreeLocks(const HandlePtr& /*handle*/, HandleId /*id*/) {}
   // Ends all waits for locks; later ones end at once.
-  virtual void EndWaits() = 0;
+  virtual void EndWaits() {}
   // The last descriptor of a handle with these flags is gone.
-  virtual void NoteReleased(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex) = 0;
+  virtual void NoteReleased([[maybe_unused]] const InodePtr& inode, const OpenFlags& /*flags*/)
+      REQUIRES_LOCK(inode->mutex) {}
   // The caller writes through the handle, so its close will wait.
-  virtual void NoteWriter(Handle& handle, const Caller& caller) = 0;
+  virtual void NoteWriter(Handle& /*handle*/, const Caller& /*caller*/) {}
   // Whether a mark must be put: stores through a mapping came, the descriptor may be closed, and there is no mark.
-  virtual bool MustMark(const InodePtr& inode) = 0;
+  virtual bool MustMark(const InodePtr& /*inode*/) { return false; }
   // Calls `answer` when the mark is in the store, or cannot be put.
-  virtual void AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) = 0;
+  virtual void AnswerOnceMarked(const InodePtr& /*inode*/, std::function<void()> answer) { answer(); }
   // Whether pages that were refused with this error are lost bytes of the file. If not, all unpublished bytes are lost.
-  virtual bool CountsAsLost(const Error& why) const = 0;
+  virtual bool CountsAsLost(const Error& /*why*/) const { return true; }
   // FileSystem::PublishBeforeUnlock.
-  virtual void PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) = 0;
+  virtual void PublishBeforeUnlock(const HandlePtr& /*handle*/, const Caller& /*caller*/, std::function<void()> then) {
+    then();
+  }
+  // Calls `then` when what the file has that is not published is published, or cannot be. The only error is
+  // kInterrupted.
+  virtual void PublishFirst(const InodePtr& /*inode*/, const Caller& /*caller*/, Done<void> then) { then({}); }
   // Whether all of the file is durable at level `local`, so that a sync of it need not wait for other files.
-  virtual bool IsDurableHere(const InodePtr& inode) const = 0;
+  virtual bool IsDurableHere(const InodePtr& /*inode*/) const { return false; }
   // At a stop: asks for the publish of all marked files, whoever has them open.
-  virtual void AskForMarked() = 0;
+  virtual void AskForMarked() {}
 };
 
 class LocalClosing final : public Closing {
@@ -82,16 +89,6 @@ class LocalClosing final : public Closing {
   explicit LocalClosing(const Parts& parts) : at_(parts) {}
 
   void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) override;
-  void FreeLocks(const HandlePtr&, HandleId) override {}
-  void EndWaits() override {}
-  void NoteReleased(const InodePtr&, const OpenFlags&) override {}
-  void NoteWriter(Handle&, const Caller&) override {}
-  bool MustMark(const InodePtr&) override { return false; }
-  void AnswerOnceMarked(const InodePtr&, std::function<void()> answer) override { answer(); }
-  bool CountsAsLost(const Error&) const override { return true; }
-  void PublishBeforeUnlock(const HandlePtr&, const Caller&, std::function<void()> then) override { then(); }
-  bool IsDurableHere(const InodePtr&) const override { return false; }
-  void AskForMarked() override {}
 
  private:
   // An error if the disk failed before accepted bytes of the file were durable: their close must tell it.
@@ -127,6 +124,7 @@ class SharedClosing final : public Closing {
   // Any other error means a lost session, which takes all unpublished bytes with it.
   bool CountsAsLost(const Error& why) const override { return why.code == ErrorCode::kNoSpace; }
   void PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) override;
+  void PublishFirst(const InodePtr& inode, const Caller& caller, Done<void> then) override;
   bool IsDurableHere(const InodePtr& inode) const override;
   void AskForMarked() override;
 
@@ -140,6 +138,8 @@ class SharedClosing final : public Closing {
   static Closer Judge(Handle& handle, const Caller& caller);
   void AwaitPublish(const HandlePtr& handle, const Caller& caller, Done<void> done);
   Status BeginClose(Handle& handle, Closer closer);
+  // The next round is to publish all that it has. False: that is nothing.
+  static bool AskForAll(const InodePtr& inode);
   // True also if the file needs no mark, because nothing of it is unpublished.
   static bool IsMarked(const InodePtr& inode);
   // The close does not wait any longer: its bytes are for a round in the background.

@@ -1,11 +1,14 @@
 #include "fs/cluster_host.h"
 
+#include "base/log.h"
 #include "cluster/records.h"
 
 namespace cairnfs::fs {
 namespace {
 
+constexpr std::string_view kRetentionKey = "WR";  // under a session's lease: the id of the node that applies policies
 constexpr auto kOrphanAnswer = std::chrono::seconds(10);
+constexpr auto kOpenAnswer = std::chrono::seconds(5);  // of all hosts
 
 }  // namespace
 
@@ -125,6 +128,29 @@ bool ClusterHost::IsFirstUp() const {
   return first != nullptr && first->id.AsKey() == self_;
 }
 
+Result<bool> ClusterHost::TakeRetention(const Context& context) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto taken, parts_.store.Get(context, kRetentionKey));
+  if (taken) return taken->value == self_;
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session session, parts_.membership.session());
+  kv::Transaction transaction;
+  transaction.IfAbsent(std::string(kRetentionKey));
+  transaction.writes.push_back({std::string(kRetentionKey), self_, session.lease});
+  const auto committed = parts_.store.Commit(context, transaction);
+  if (committed.ok()) spdlog::info("this host applies policies of retention from now on");
+  if (!committed.ok() && committed.error().code == ErrorCode::kConflict) return false;
+  return committed.ok() ? Result<bool>(true) : Result<bool>(committed.error());
+}
+
+Result<bool> ClusterHost::LeaveRetention(const Context& context) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto taken, parts_.store.Get(context, kRetentionKey));
+  if (!taken || taken->value != self_) return false;
+  kv::Transaction transaction;
+  const std::string key(kRetentionKey);
+  CAIRNFS_RETURN_IF_ERROR(parts_.store.Commit(context, transaction.IfRevision(key, taken->revision).Delete(key)));
+  spdlog::info("this host is read-only, and leaves policies of retention to others");
+  return false;
+}
+
 Result<std::vector<bool>> ClusterHost::HeldElsewhere(const Context& context, const std::vector<InodeId>& inodes) {
   std::vector<bool> held(inodes.size(), false);
   // The view may lag behind a node that has just joined, and has opened the file since.
@@ -135,6 +161,21 @@ Result<std::vector<bool>> ClusterHost::HeldElsewhere(const Context& context, con
     for (size_t i = 0; i < held.size() && i < there.size(); i++) held[i] = held[i] || there[i];
   }
   return held;
+}
+
+Result<std::vector<InodeId>> ClusterHost::OpenElsewhere(const Context& context) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession(context));
+  const Context patience = context.WithTimeout(kOpenAnswer);
+  std::vector<InodeId> places;
+  for (const cluster::NodeId& node : others) {
+    const auto there = parts_.peers.OpenPlaces(patience, node);
+    if (!there.ok()) {
+      const std::string why = "host " + NameOf(node.AsKey()) + " does not say which files it has open: ";
+      return MakeError(ErrorCode::kUnavailable, why + there.error().message);
+    }
+    places.insert(places.end(), there->begin(), there->end());
+  }
+  return places;
 }
 
 }  // namespace cairnfs::fs

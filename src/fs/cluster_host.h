@@ -91,9 +91,17 @@ class ClusterHost {
   std::string NameOf(std::string_view node) const;  // for people
   bool IsFirstUp() const;                           // cluster::View::FirstUp
 
+  // Whether this host is the one that applies policies. It becomes it where none is, until its session ends. kStale,
+  // and other errors of the session and the store.
+  Result<bool> TakeRetention(const Context& context);
+  Result<bool> LeaveRetention(const Context& context);  // false: it is not, or no longer
+
   static constexpr size_t kAskedAtOnce = 1024;  // files; many cost little more than one
   // Of each: whether a process on some other host that is up has it open. kUnavailable: one does not answer.
   Result<std::vector<bool>> HeldElsewhere(const Context& context, const std::vector<InodeId>& inodes);
+  // The directories in which processes on other hosts that are up have files open; some more than once. kUnavailable:
+  // one of them does not say; names it.
+  Result<std::vector<InodeId>> OpenElsewhere(const Context& context);
 
  private:
   Result<std::vector<cluster::NodeId>> OthersWithSession(const Context& context);  // as the store has it now

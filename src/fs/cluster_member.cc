@@ -16,26 +16,6 @@ constexpr auto kStartWaitMax = std::chrono::seconds(5);  // for word of the sess
 
 }  // namespace
 
-std::vector<bool> ClusterMember::HoldOrphans(const std::vector<InodeId>& inodes) {
-  std::vector<bool> held;
-  for (InodeId id : inodes) {
-    // Refused first: whoever opens it counts itself in first, and then asks whether that is refused.
-    orphans_->Refuse(id);
-    InodePtr inode = at_.table.Find(id);
-    bool is_open = false;
-    if (inode) {
-      MutexLock lock(inode->mutex);
-      is_open = inode->open_count > 0;
-    }
-    if (is_open) {
-      orphans_->Allow(id);
-      at_.table.MarkUnlinked(id, 0);  // asks again once it is closed
-    }
-    held.push_back(is_open);
-  }
-  return held;
-}
-
 // On a machine that stands still as it starts the session may have ended since it was taken. Nothing rests on it yet.
 Status ClusterMember::BeginSession() {
   const auto wait_max =
@@ -51,10 +31,8 @@ Status ClusterMember::BeginSession() {
 
 Status ClusterMember::Start() {
   CAIRNFS_RETURN_IF_ERROR(BeginSession());
-  auto holds = [this](const std::vector<InodeId>& inodes) { return HoldOrphans(inodes); };
-  orphans_ = std::make_unique<Orphans>(at_.host, at_.parts.names, std::move(holds),
+  orphans_ = std::make_unique<Orphans>(at_.host, at_.parts.names, at_.table,
                                        std::chrono::milliseconds(at_.options.orphan_sweep_every_ms));
-  at_.host.peers().SetHandler(this);
   guard_ = std::make_shared<Guard>();
   {
     MutexLock lock(guard_->mutex);
@@ -75,7 +53,6 @@ void ClusterMember::Stop() {
     MutexLock lock(guard_->mutex);
     guard_->member = nullptr;
   }
-  at_.host.peers().SetHandler(nullptr);
   orphans_->Stop();
   guard_.reset();
 }
@@ -97,6 +74,7 @@ void ClusterMember::DropUnpublished() {
     files++;
     spdlog::error("inode {}: {}", inode->id.value, why.message);
     at_.error_names.Note(inode->id);
+    at_.streams.NoteDropped(inode);
     fs::DropUnpublished(at_.streams, inode, why);
   });
   spdlog::error(

@@ -1,13 +1,11 @@
-// ClusterMember: a filesystem among other hosts: it answers what they ask, and ends what depends on a lost session.
+// ClusterMember: a filesystem among other hosts: its session with them. Ends what depends on one that is lost.
 #pragma once
 
 #include <cassert>
 #include <memory>
 #include <stop_token>
-#include <vector>
 
 #include "base/thread_annotations.h"
-#include "cluster/peers.h"
 #include "fs/cluster_host.h"
 #include "fs/error_names.h"
 #include "fs/inode.h"
@@ -16,7 +14,7 @@
 
 namespace cairnfs::fs {
 
-class ClusterMember final : public cluster::PeerHandler {
+class ClusterMember {
  public:
   struct Parts {  // all outlive it
     const FileSystem::Parts& parts;
@@ -28,7 +26,7 @@ class ClusterMember final : public cluster::PeerHandler {
     std::stop_source& stop;  // of what goes on by itself
   };
   explicit ClusterMember(const Parts& parts) : at_(parts) {}
-  ~ClusterMember() override { Stop(); }
+  ~ClusterMember() { Stop(); }
 
   Status Start();
   // Orphans are left to other hosts from now on.
@@ -38,8 +36,6 @@ class ClusterMember final : public cluster::PeerHandler {
     assert(orphans_ != nullptr);
     return *orphans_;
   }
-
-  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override;
 
  private:
   struct Guard {

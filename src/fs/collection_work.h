@@ -41,10 +41,12 @@ class CollectionWork {
   // context expired.
   virtual Status Collect(const Context& context, uint64_t bytes_per_second_max, CollectionProgress& progress) = 0;
   // Whether another host calls for a collection. Asked all the time.
-  virtual bool IsCalled(const Context& context) = 0;
+  virtual bool IsCalled(const Context& /*context*/) { return false; }
   // Takes part in that one. Whether it has freed what there was.
-  virtual Result<bool> TakePart(const Context& context, uint64_t bytes_per_second_max,
-                                CollectionProgress& progress) = 0;
+  virtual Result<bool> TakePart(const Context& /*context*/, uint64_t /*bytes_per_second_max*/,
+                                CollectionProgress& /*progress*/) {
+    return false;
+  }
   // Of so many chunks on this node, of which files name so many: those that Collect would free.
   virtual uint64_t CountFree(uint64_t stored, uint64_t named) const = 0;
   // What Collect would keep and free.

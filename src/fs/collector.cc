@@ -195,17 +195,13 @@ void Collector::AnswerCounts() {
     requests.swap(count_requests_);
   }
   if (requests.empty()) return;
-  const Result<LiveCount> counted = CountOnce();
+  const Result<store::LiveTotals> totals = work_->Count(Context(count_stop_.get_token()));
+  const Result<LiveCount> counted = totals.ok() ? Result<LiveCount>({*totals, Clock::Now()}) : totals.error();
   if (counted.ok()) {
     MutexLock lock(mutex_);
     last_count_ = *counted;
   }
   for (auto& done : requests) done(counted);
-}
-
-Result<LiveCount> Collector::CountOnce() {
-  CAIRNFS_ASSIGN_OR_RETURN(const store::LiveTotals totals, work_->Count(Context(count_stop_.get_token())));
-  return LiveCount{totals, Clock::Now()};
 }
 
 std::string Collector::last_error() const {
@@ -220,14 +216,13 @@ void Collector::Run() {
     const bool is_called = work_->IsCalled(Context(count_stop_.get_token()));
     std::vector<Done<CollectionStatus>> requests;
     uint64_t freed_before = 0;
-    Why why = Why::kDue;
+    bool is_due = false;
     Context context;
     {
       MutexLock lock(mutex_);
       if (!count_requests_.empty()) continue;
       if (stopping_ && requests_.empty()) return;
-      const bool is_due = !requests_.empty() || IsDue();
-      if (!is_due) why = Why::kCalled;
+      is_due = !requests_.empty() || IsDue();
       if (!stopping_ && !is_due && !is_called) {
         vain_looks_total_++;
         wake_.WaitFor(mutex_, std::chrono::milliseconds(500));
@@ -237,11 +232,11 @@ void Collector::Run() {
       freed_before = std::exchange(freed_bytes_, 0);
       is_room_short_ = false;
       // What others have deleted is freed here also while this host changes nothing.
-      is_working_ = why == Why::kDue;
-      context = Context(is_working_ ? stop_.get_token() : count_stop_.get_token());
+      is_working_ = is_due;
+      context = Context(is_due ? stop_.get_token() : count_stop_.get_token());
     }
     const auto began = Clock::Now();
-    const Result<bool> collected = context.Expired() ? Result<bool>(WhyStopped()) : CollectOnce(context, why);
+    const Result<bool> collected = context.Expired() ? Result<bool>(WhyStopped()) : CollectOnce(context, is_due);
     cairnfs::Status status = collected.ok() ? cairnfs::Status() : collected.error();
     if (!status.ok() && status.error().code == ErrorCode::kInterrupted) status = WhyStopped();
     const store::StoreStats left = status.ok() ? chunks_.Stats() : store::StoreStats();
@@ -266,13 +261,7 @@ void Collector::Run() {
       is_working_ = false;
       idle_.NotifyAll();
     }
-    for (auto& done : requests) {
-      if (status.ok()) {
-        done(Status());
-      } else {
-        done(status.error());
-      }
-    }
+    for (auto& done : requests) done(status.ok() ? Result<CollectionStatus>(Status()) : status.error());
   }
 }
 
@@ -301,19 +290,16 @@ void Collector::NoteFailure(const Error& error, uint64_t freed_before) {
   spdlog::warn("collection failed: {}", error.message);
 }
 
-Result<bool> Collector::CollectOnce(const Context& context, Why why) {
+Result<bool> Collector::CollectOnce(const Context& context, bool is_due) {
   running_ = true;
   struct Clear {
     std::atomic<bool>& flag;
     ~Clear() { flag = false; }
   } clear{running_};
   progress_.Reset();
-  const uint64_t rate = bytes_per_second_max_;
-  switch (why) {
-    case Why::kDue: CAIRNFS_RETURN_IF_ERROR(work_->Collect(context, rate, progress_)); return true;
-    case Why::kCalled: return work_->TakePart(context, rate, progress_);
-  }
-  return false;
+  if (!is_due) return work_->TakePart(context, bytes_per_second_max_, progress_);
+  CAIRNFS_RETURN_IF_ERROR(work_->Collect(context, bytes_per_second_max_, progress_));
+  return true;
 }
 
 }  // namespace cairnfs::fs

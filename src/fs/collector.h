@@ -56,14 +56,12 @@ class Collector {
  private:
   void Run();
   void AnswerCounts();
-  Result<LiveCount> CountOnce();
   Error WhyStopped() const;
   cairnfs::Status WriteUncollected();
   bool IsDue() const REQUIRES_LOCK(mutex_);
   void NoteFailure(const Error& error, uint64_t freed_before) REQUIRES_LOCK(mutex_);
-  enum class Why { kDue, kCalled };
-  // Whether what was freed so far is collected.
-  Result<bool> CollectOnce(const Context& context, Why why);
+  // Unless it is due, another host calls for it. Whether what was freed so far is collected.
+  Result<bool> CollectOnce(const Context& context, bool is_due);
 
   const std::unique_ptr<CollectionWork> work_;
   store::LocalChunkStore& chunks_;

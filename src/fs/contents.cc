@@ -71,6 +71,12 @@ bool Contents::Overlay(meta::Attr& attr) {
   return true;
 }
 
+// A file that is emptied needs no room, unless it may have no record yet.
+NameChange Contents::NameChangeOf(const FileChange& change, const Content& content) {
+  if (change.empties && content.size > 0) return NameChange::kShortens;
+  return change.adds ? NameChange::kMakes : NameChange::kAlters;
+}
+
 std::optional<Status> Contents::TryChange(const FileChange& change, MayWait may_wait) {
   const InodePtr& inode = change.inode;
   SyncRounds::Operation operation(rounds_);
@@ -87,20 +93,33 @@ std::optional<Status> Contents::TryChange(const FileChange& change, MayWait may_
   }
   if (!loaded.ok()) return loaded.error();
   if (!*loaded) return std::nullopt;
+  const NameChange kind = NameChangeOf(change, *inode->content);
+  if (!room_.Has({kind, change.caller.uid})) {
+    if (may_wait == MayWait::kNo) return std::nullopt;
+    CAIRNFS_RETURN_IF_ERROR(room_.Admit(kind, change.caller.uid));
+  }
   if (may_wait == MayWait::kNo && inode->content->extents.extent_count() > kInlineExtentsMax) return std::nullopt;
   // What found no space does not keep the file from being emptied, which is what makes room.
   if (change.empties && inode->content->IsQuietButForFailed()) streams_.DiscardUnstored(inode);
   if (!inode->content->quiet()) return std::nullopt;
   Status status = change.apply(*inode->content);
   if (status.ok()) MarkChanged(inode);
+  if (status.ok() && change.kills) inode->content->publish->NoteKills(*change.kills);
   streams_.ScheduleCut(inode);
   return status;
 }
 
 Status Contents::Change(const FileChange& change) {
   const InodePtr& inode = change.inode;
-  for (;;) {
-    if (auto status = TryChange(change, MayWait::kYes)) return *status;
+  for (bool after_round = false;;) {
+    auto status = TryChange(change, MayWait::kYes);
+    const bool is_refused = status && !status->ok() && status->error().code == ErrorCode::kNoSpace;
+    if (is_refused && !after_round && rounds_.UnwrittenBytes() > 0) {
+      after_round = true;  // what was let in before may have taken less than it counted for
+      static_cast<void>(rounds_.RequestAndWait(SyncRounds::Scope::kNames).ok());
+      continue;
+    }
+    if (status) return *status;
     MutexLock lock(inode->mutex);
     if (!inode->content) continue;
     inode->content->barriers_waiting++;

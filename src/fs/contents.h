@@ -26,7 +26,9 @@ struct FileChange {
   bool empties = false;    // no byte of the old content stays, so it need not be readable
   bool removes = false;    // it cuts bytes off. In a cluster, bytes that no close waits for must be durable before
   bool publishes = false;  // other hosts see the change when it is answered
+  bool adds = false;       // it adds bytes, for which the caller's user must have room for metadata
   uint64_t session = 0;    // of the open file through which it is made; 0: there is none, and the host's counts
+  std::optional<Kills> kills = {};  // what the change of the bytes takes away; nullopt: it changes none
   Caller caller;
 };
 
@@ -55,7 +57,8 @@ class Contents {
   // Chunks that are written from now on are stored for the new owner. Older ones stay as they are.
   void NoteOwner(InodeId id, uint32_t uid);
 
-  // Makes the change when nothing of the file is in flight or in a round. nullopt: that would have to wait.
+  // Makes the change when nothing of the file is in flight or in a round, and its record has room. nullopt: that would
+  // have to wait.
   std::optional<Status> TryChange(const FileChange& change, MayWait may_wait);
   Status Change(const FileChange& change);  // blocks
 
@@ -84,6 +87,7 @@ class Contents {
   void NotePressure(std::chrono::milliseconds without_release);
 
  private:
+  static NameChange NameChangeOf(const FileChange& change, const Content& content);
   void GiveBackBuffers(std::chrono::milliseconds without_release);
   void LoadPages(const Context& context, const InodePtr& inode, uint64_t offset, uint64_t length);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);

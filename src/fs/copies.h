@@ -16,7 +16,7 @@
 
 namespace cairnfs::fs {
 
-// Functions may wait for other hosts.
+// Functions may wait for other hosts. Where one has a body here, that is what a host alone does.
 class Copies {
  public:
   virtual ~Copies() = default;
@@ -26,18 +26,21 @@ class Copies {
                           std::optional<std::string_view> name) = 0;  // nullopt: takes it away
   virtual Result<std::string> DurabilityOf(const Context& context, InodeId id) = 0;
   // kIo: some host lost bytes of the inode, or of files below it, or failed to publish them.
-  virtual Status CheckBelow(const Context& context, InodeId id) = 0;
+  virtual Status CheckBelow(const Context& /*context*/, InodeId /*id*/) { return {}; }
   // Calls `go` when the file has as many copies as `parent` promises, so that it may get a name there. Waits no longer
   // than a commit does.
-  virtual void WhenCovered(InodeId file, InodeId parent, const Caller& caller, Done<void> go) = 0;
+  virtual void WhenCovered(InodeId /*file*/, InodeId /*parent*/, const Caller& /*caller*/, Done<void> go) { go({}); }
   // Waits until damaged copies here were replaced from other nodes, as far as possible. Returns those that were.
-  virtual Result<std::vector<Digest>> AwaitReplaced(const Context& context, const std::vector<Digest>& damaged) = 0;
+  virtual Result<std::vector<Digest>> AwaitReplaced(const Context& /*context*/,
+                                                    const std::vector<Digest>& /*damaged*/) {
+    return std::vector<Digest>();
+  }
   // The space of all nodes together. nullopt: this node's disk alone counts.
-  virtual std::optional<FileSystem::Parts::Space> Space() = 0;
+  virtual std::optional<FileSystem::Parts::Space> Space() { return std::nullopt; }
   // For people: why copies are waited for. Empty: none is.
-  virtual std::string DescribeShortage() = 0;
+  virtual std::string DescribeShortage() { return {}; }
   // The same, where too few nodes can take them at present; empty else.
-  virtual std::string DescribeLackOfNodes() = 0;
+  virtual std::string DescribeLackOfNodes() { return {}; }
 };
 
 class LocalCopies final : public Copies {
@@ -52,14 +55,6 @@ class LocalCopies final : public Copies {
   Result<std::string> LevelOf(const Context& context, InodeId id) override;
   Status SetLevel(const Context& context, InodeId directory, std::optional<std::string_view> name) override;
   Result<std::string> DurabilityOf(const Context& context, InodeId id) override;
-  Status CheckBelow(const Context&, InodeId) override { return {}; }
-  void WhenCovered(InodeId, InodeId, const Caller&, Done<void> go) override { go({}); }
-  Result<std::vector<Digest>> AwaitReplaced(const Context&, const std::vector<Digest>&) override {
-    return std::vector<Digest>();
-  }
-  std::optional<FileSystem::Parts::Space> Space() override { return std::nullopt; }
-  std::string DescribeShortage() override { return {}; }
-  std::string DescribeLackOfNodes() override { return {}; }
 
  private:
   bool IsPending(InodeId id, uint32_t mode);

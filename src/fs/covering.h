@@ -5,12 +5,10 @@
 // name. Only moves and links from `local` to `replicated` pay for that.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "fs/cluster_host.h"
 #include "fs/filesystem.h"
 #include "meta/namespace.h"

@@ -17,6 +17,9 @@ constexpr size_t kPinsMax = 8192;
 // What a round stores on its own thread, however many files it is of.
 constexpr uint64_t kStoredHereBytesMax = 32 * kKiB;
 
+// Of a record with as many extents as it can hold; each has a digest, and four numbers that are mostly short.
+constexpr uint64_t kRecordBytesMax = 64 + kInlineExtentsMax * 48;
+
 // The size that a record may have now: bytes beyond the last record's size count only up to the first one that no
 // extent covers and that was written, so that a crash never shows a file longer than its durable bytes. Where older
 // bytes of the range are in the extents, those are what the sync point covers. Up to the size at the freeze, what is
@@ -64,8 +67,16 @@ void DirtyFiles::Add(const InodePtr& inode) {
 }
 
 void DirtyFiles::Requeue(const InodePtr& inode) {
+  count_++;
   MutexLock lock(mutex_);
   dirty_.push_back(inode);
+}
+
+uint64_t DirtyFiles::RecordBytesMax() const { return count_ * kRecordBytesMax; }
+
+void DirtyFiles::ClearTaken() {
+  count_ -= taken_.size();
+  taken_.clear();
 }
 
 bool DirtyFiles::empty() const {
@@ -103,6 +114,7 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
       left_out.push_back(inode);
     }
   }
+  count_ -= gone.size();
   MutexLock lock(mutex_);
   dirty_.insert(dirty_.end(), left_out.begin(), left_out.end());
   return gone;
@@ -130,7 +142,10 @@ std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
   std::erase_if(taken_, [&](const InodePtr& inode) {
     Status drained = WaitDrained(inode);
     if (drained.ok()) return false;
-    if (DiscardIfGone(inode)) return true;
+    if (DiscardIfGone(inode)) {
+      count_--;
+      return true;
+    }
     shortage = drained.error();
     undrained.push_back({inode, drained.error()});
     MutexLock lock(inode->mutex);

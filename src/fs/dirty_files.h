@@ -1,6 +1,7 @@
 // DirtyFiles: the files whose content differs from their record. The round that runs takes some of them over.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <optional>
 #include <set>
@@ -25,6 +26,9 @@ class DirtyFiles {
   // The file still differs: it is for the next round.
   void Requeue(const InodePtr& inode) EXCLUDES_LOCK(mutex_);
   bool empty() const EXCLUDES_LOCK(mutex_);
+  // What the records that are still to be published may take, but for those of files so large that their pages take
+  // more room (recipe.h).
+  uint64_t RecordBytesMax() const;
   // Files that could not be published, while others were, each with the reason. Takes inodes' locks.
   std::map<InodeId, Error> Failed() EXCLUDES_LOCK(mutex_);
   void NoteFailed(InodeId inode) EXCLUDES_LOCK(mutex_);
@@ -36,7 +40,7 @@ class DirtyFiles {
   // when no operation waits for the round.
   std::vector<InodePtr> TakeOver(Which which);
   const std::vector<InodePtr>& taken() const { return taken_; }
-  void ClearTaken() { taken_.clear(); }
+  void ClearTaken();
   struct Undrained {
     InodePtr inode;
     Error why;
@@ -65,7 +69,8 @@ class DirtyFiles {
   std::vector<InodePtr> dirty_ GUARDED_BY(mutex_);
   std::set<InodeId> failed_ GUARDED_BY(mutex_);  // and perhaps published or dropped since
 
-  std::vector<InodePtr> taken_;  // the round's
+  std::vector<InodePtr> taken_;   // the round's
+  std::atomic<size_t> count_{0};  // of both
 };
 
 }  // namespace cairnfs::fs

@@ -6,7 +6,6 @@
 // minute at the earliest.
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <set>
 #include <stop_token>

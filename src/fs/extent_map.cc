@@ -1,8 +1,8 @@
 #include "fs/extent_map.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
+#include <utility>
 
 namespace cairnfs::fs {
 namespace {
@@ -67,9 +67,7 @@ bool HasWholePage(uint64_t begin, uint64_t end) { return AlignUp(begin, kPageByt
 
 Result<Digest> PutText(std::string_view text, ChunkSink& sink) {
   const Digest digest = chunking::NameBytes(sink.owner, AsBytes(text));
-  io::Slice slice;
-  slice.data = reinterpret_cast<const std::byte*>(text.data());
-  slice.size = text.size();
+  const io::Slice slice{{}, reinterpret_cast<const std::byte*>(text.data()), text.size()};
   CAIRNFS_ASSIGN_OR_RETURN(store::PutResult put, sink.chunks.Put(digest, {&slice, 1}));
   sink.pins.push_back(std::move(put.pin));
   return digest;
@@ -163,11 +161,8 @@ void ExtentMap::Replace(uint64_t offset, uint64_t length, const Extent* replacem
   uint64_t first = LeafOf(offset), last = LeafOf(end - 1);
   if (replacement == nullptr) {
     // Only leaves that exist can lose anything: a hole punched in a huge sparse file must not visit every leaf number.
-    auto it = leaves_.lower_bound(first);
-    while (it != leaves_.end() && it->first <= last) {
-      uint64_t index = it->first;
-      ++it;
-      ReplaceInLeaf(index, offset, end, nullptr);
+    for (auto it = leaves_.lower_bound(first); it != leaves_.end() && it->first <= last;) {
+      ReplaceInLeaf((it++)->first, offset, end, nullptr);
     }
     return;
   }
@@ -179,16 +174,11 @@ void ExtentMap::ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, con
   end = std::min(end, (index + 1) * kLeafBytes);
   auto found = leaves_.try_emplace(index).first;
   Leaf& leaf = found->second;
-  bool is_new = leaf.page.extent_count == 0 && !leaf.loaded;
-  const bool was_loaded = leaf.loaded;
-  if (!leaf.loaded) {
+  const bool was_loaded = std::exchange(leaf.loaded, true);
+  if (!was_loaded) {
     // Either a fresh leaf, or one that lies wholly in the range and loses everything.
-    if (!is_new) {
-      allocated_bytes_ -= leaf.page.allocated_bytes;
-      extent_count_ -= leaf.page.extent_count;
-    }
-    leaf.extents.clear();
-    leaf.loaded = true;
+    allocated_bytes_ -= leaf.page.allocated_bytes;
+    extent_count_ -= leaf.page.extent_count;
   }
 
   auto& extents = leaf.extents;
@@ -199,30 +189,18 @@ void ExtentMap::ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, con
   inner_.erase(index / kLeavesPerInner);
   Extent parts[3];
   size_t part_count = 0;
-  uint64_t removed = 0;
-  if (low != high) {
-    for (auto it = low; it != high; ++it) removed += it->length;
-    if (low->offset < begin) parts[part_count++] = Clip(*low, low->offset, begin);
-  }
-  Extent tail;
-  bool has_tail = low != high && std::prev(high)->end() > end;
-  if (has_tail) tail = Clip(*std::prev(high), end, std::prev(high)->end());
+  if (low != high && low->offset < begin) parts[part_count++] = Clip(*low, low->offset, begin);
   if (replacement != nullptr) parts[part_count++] = Clip(*replacement, begin, end);
-  if (has_tail) parts[part_count++] = tail;
-
-  extent_count_ -= static_cast<uint64_t>(high - low);
-  allocated_bytes_ -= removed;
-  for (size_t i = 0; i < part_count; i++) allocated_bytes_ += parts[i].length;
-  extent_count_ += part_count;
-
-  size_t position = static_cast<size_t>(low - extents.begin());
-  size_t overlap = std::min(part_count, static_cast<size_t>(high - low));
-  std::copy(parts, parts + overlap, low);
-  if (part_count > overlap) {
-    extents.insert(extents.begin() + static_cast<ptrdiff_t>(position + overlap), parts + overlap, parts + part_count);
-  } else {
-    extents.erase(low + static_cast<ptrdiff_t>(overlap), high);
+  if (low != high && std::prev(high)->end() > end) {
+    parts[part_count++] = Clip(*std::prev(high), end, std::prev(high)->end());
   }
+  for (auto it = low; it != high; ++it) allocated_bytes_ -= it->length;
+  for (size_t i = 0; i < part_count; i++) allocated_bytes_ += parts[i].length;
+  extent_count_ = extent_count_ + part_count - static_cast<size_t>(high - low);
+
+  const size_t overlap = std::min(part_count, static_cast<size_t>(high - low));
+  low = std::copy(parts, parts + overlap, low);
+  extents.insert(extents.erase(low, high), parts + overlap, parts + part_count);
   if (extents.empty()) leaves_.erase(found);
 }
 
@@ -296,13 +274,6 @@ uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, ChunkSink& sin
   return replaced;
 }
 
-Result<PageRef> ExtentMap::StorePage(uint64_t index, const std::string& text, ChunkSink& sink) {
-  PageRef ref;
-  ref.index = index;
-  CAIRNFS_ASSIGN_OR_RETURN(ref.digest, PutText(text, sink));
-  return ref;
-}
-
 Result<Recipe> ExtentMap::Store(ChunkSink& sink) {
   Recipe recipe;
   bool all_loaded = std::all_of(leaves_.begin(), leaves_.end(), [](const auto& item) { return item.second.loaded; });
@@ -318,10 +289,9 @@ Result<Recipe> ExtentMap::Store(ChunkSink& sink) {
   for (auto& [index, leaf] : leaves_) {
     // Inline recipes load as clean leaves that have no page yet.
     if (leaf.loaded && (leaf.dirty || leaf.page.extent_count == 0)) {
-      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref, StorePage(index, EncodeExtents(leaf.extents, index * kLeafBytes), sink));
-      ref.extent_count = leaf.extents.size();
-      for (const Extent& extent : leaf.extents) ref.allocated_bytes += extent.length;
-      leaf.page = ref;
+      CAIRNFS_ASSIGN_OR_RETURN(const Digest page, PutText(EncodeExtents(leaf.extents, index * kLeafBytes), sink));
+      leaf.page = PageRef{index, page, 0, leaf.extents.size()};
+      for (const Extent& extent : leaf.extents) leaf.page.allocated_bytes += extent.length;
       leaf.dirty = false;
       inner_.erase(index / kLeavesPerInner);
     }
@@ -332,16 +302,14 @@ Result<Recipe> ExtentMap::Store(ChunkSink& sink) {
     auto stored = inner_.find(inner_index);
     if (stored == inner_.end()) {
       std::vector<PageRef> pages;
-      PageRef sum;
+      PageRef inner{inner_index, {}};
       for (auto leaf = it; leaf != end; ++leaf) {
         pages.push_back(leaf->second.page);
-        sum.allocated_bytes += leaf->second.page.allocated_bytes;
-        sum.extent_count += leaf->second.page.extent_count;
+        inner.allocated_bytes += leaf->second.page.allocated_bytes;
+        inner.extent_count += leaf->second.page.extent_count;
       }
-      CAIRNFS_ASSIGN_OR_RETURN(PageRef ref, StorePage(inner_index, EncodePageRefs(pages), sink));
-      ref.allocated_bytes = sum.allocated_bytes;
-      ref.extent_count = sum.extent_count;
-      stored = inner_.emplace(inner_index, ref).first;
+      CAIRNFS_ASSIGN_OR_RETURN(inner.digest, PutText(EncodePageRefs(pages), sink));
+      stored = inner_.emplace(inner_index, inner).first;
     }
     recipe.inner.push_back(stored->second);
     it = end;

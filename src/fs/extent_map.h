@@ -83,7 +83,6 @@ class ExtentMap {
   uint64_t MergeInLeaf(Leaf& leaf, const RangeSet& keep, ChunkSink& sink);
   Status LoadLeaf(uint64_t index, Leaf& leaf, store::ChunkStore& chunks);
   void ReplaceInLeaf(uint64_t index, uint64_t offset, uint64_t end, const Extent* replacement);
-  Result<PageRef> StorePage(uint64_t index, const std::string& text, ChunkSink& sink);
 
   std::map<uint64_t, Leaf> leaves_;    // by leaf number; absent: a hole
   std::map<uint64_t, PageRef> inner_;  // stored inner pages that are not stale

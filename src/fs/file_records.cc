@@ -74,6 +74,15 @@ Status SharedRecords::CheckWait(const Content& content, uint64_t session) const 
   return session_.GivesUpOn(content.shared()) ? Status(PublishInDoubt()) : Status();
 }
 
+static void NotePrivileges(const InodePtr& inode, const meta::FileState& state) REQUIRES_LOCK(inode->mutex) {
+  if (state.has_capability) inode->no_capability = false;
+  if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) {
+    inode->no_set_id = false;
+  } else {
+    inode->NoteJudged(state.inode_revision);
+  }
+}
+
 // In place: whoever works on the content meanwhile finds it changed, not gone.
 Status SharedRecords::LoadState(const InodePtr& inode, const meta::FileState& state) {
   const chunking::Owner owner = OwnerOf(parts_, state.inode.uid);
@@ -96,8 +105,7 @@ Status SharedRecords::LoadState(const InodePtr& inode, const meta::FileState& st
   content.shared().base_revision = fresh->shared().base_revision;
   content.shared().own = content.shared().publishing = {};
   content.shared().is_void = false;
-  if (state.has_capability) inode->no_capability = false;
-  if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
+  NotePrivileges(inode, state);
   return {};
 }
 
@@ -109,8 +117,7 @@ void SharedRecords::NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now
 
 Status SharedRecords::Adopt(const InodePtr& inode, const meta::FileState& state) {
   if (!inode->content || inode->content->must_reload()) return LoadState(inode, state);
-  if (state.has_capability) inode->no_capability = false;
-  if ((state.inode.mode & (S_ISUID | S_ISGID)) != 0) inode->no_set_id = false;
+  NotePrivileges(inode, state);
   Content& content = *inode->content;
   content.owner = OwnerOf(parts_, state.inode.uid);
   if (state.record_revision > content.shared().base_revision) {

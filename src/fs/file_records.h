@@ -18,6 +18,7 @@ enum class MayWait { kNo, kYes };
 chunking::Owner OwnerOf(const FileSystem::Parts& parts, uint32_t uid);
 Result<chunking::Owner> FindOwner(const Context& context, const FileSystem::Parts& parts, InodeId id);
 
+// Where a function has a body here, that is what a host alone does.
 class FileRecords {
  public:
   virtual ~FileRecords() = default;
@@ -28,11 +29,11 @@ class FileRecords {
   // Makes an empty content, for a file that is about to be emptied and whose record cannot be read.
   virtual void BeginAnew(const InodePtr& inode, chunking::Owner owner) REQUIRES_LOCK(inode->mutex) = 0;
   // The content is about to differ from its record.
-  virtual void NoteChanging(Content& content) const = 0;
+  virtual void NoteChanging(Content& /*content*/) const {}
   // kIo: the session is over, and a change that began under it can no longer be made.
-  virtual Status CheckSession(uint64_t session) const = 0;
+  virtual Status CheckSession(uint64_t /*session*/) const { return {}; }
   // An error: a change that began under the session must no longer wait for the file.
-  virtual Status CheckWait(const Content& content, uint64_t session) const = 0;
+  virtual Status CheckWait(const Content& /*content*/, uint64_t /*session*/) const { return {}; }
 };
 
 class LocalRecords final : public FileRecords {
@@ -42,9 +43,6 @@ class LocalRecords final : public FileRecords {
   Result<bool> Load(const Context& context, const InodePtr& inode, MayWait may_wait) override
       REQUIRES_LOCK(inode->mutex);
   void BeginAnew(const InodePtr& inode, chunking::Owner owner) override REQUIRES_LOCK(inode->mutex);
-  void NoteChanging(Content&) const override {}
-  Status CheckSession(uint64_t) const override { return {}; }
-  Status CheckWait(const Content&, uint64_t) const override { return {}; }
 
  private:
   const FileSystem::Parts& parts_;

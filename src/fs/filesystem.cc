@@ -22,31 +22,6 @@ FileSystem::~FileSystem() {
   if (impl_ != nullptr) static_cast<void>(Stop());
 }
 
-FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::LocalKvStore& local, kv::KvEngine& the_engine,
-                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks,
-                         const chunking::ChunkParams& params)
-    : pool(the_pool),
-      kv(local),
-      local_kv(&local),
-      engines{&the_engine},
-      names(the_names),
-      chunks(the_chunks),
-      local_chunks(the_chunks),
-      chunk_params(params) {}
-
-FileSystem::Parts::Parts(io::BufferPool& the_pool, kv::KvStore& shared, kv::KvEngine& the_engine,
-                         meta::Namespace& the_names, store::LocalChunkStore& the_chunks,
-                         const chunking::ChunkParams& params, const ClusterParts& the_cluster)
-    : pool(the_pool),
-      kv(shared),
-      local_kv(nullptr),
-      engines{&the_engine},
-      names(the_names),
-      chunks(the_cluster.chunks),
-      local_chunks(the_chunks),
-      chunk_params(params),
-      cluster(the_cluster) {}
-
 // A host alone: removes what was deleted while it was open.
 static Result<uint64_t> PrepareStart(const FileSystem::Parts& parts, const FsOptions& options) {
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<InodeId> orphans, parts.names.ListOrphans({}));
@@ -76,11 +51,21 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
   return std::unique_ptr<FileSystem>(new FileSystem(std::move(impl)));
 }
 
-Status FileSystem::Stop(const std::function<void()>& on_synced) {
+void FileSystem::EndBy(Clock::time_point time) {
+  auto earliest = impl_->end_by.load();
+  while (time < earliest && !impl_->end_by.compare_exchange_weak(earliest, time)) {
+  }
+  impl_->lost->NoteDroppedFromNow();
+  impl_->rounds->TakeClosedFirst();
+  impl_->maintenance->NoteStop(std::min(time, earliest));
+}
+
+Status FileSystem::Stop(const std::function<void(const Status&)>& on_synced) {
   if (impl_ == nullptr) return {};
   impl_->parts.pool.SetPressureCallback({});
   const auto waits_end = Clock::Now() + std::chrono::seconds(impl_->options.commit_wait_seconds_max);
-  impl_->maintenance->NoteStop(waits_end);
+  impl_->maintenance->NoteStop(std::min(waits_end, impl_->end_by.load()));
+  impl_->policies->Stop();
   impl_->LeaveCluster(waits_end);
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
@@ -93,7 +78,7 @@ Status FileSystem::Stop(const std::function<void()>& on_synced) {
   }
   // Nobody uses a file any more: what is open stayed so after a lazy unmount, and what was unlinked goes.
   Status status = impl_->rounds->Stop();
-  if (on_synced) on_synced();
+  if (on_synced) on_synced(status);
   impl_->End();  // what is still at work after its answer finds everything in place
   impl_.reset();
   return status;
@@ -114,6 +99,7 @@ Names& FileSystem::names() { return *impl_->names; }
 Attributes& FileSystem::attributes() { return *impl_->attributes; }
 Directories& FileSystem::directories() { return *impl_->directories; }
 Maintenance& FileSystem::maintenance() { return *impl_->maintenance; }
+Policies& FileSystem::policies() { return *impl_->policies; }
 
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
                                                   Clock::time_point waits_since) {

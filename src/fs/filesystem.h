@@ -14,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +25,7 @@
 #include "fs/directory_listing.h"
 #include "io/buffer_pool.h"
 #include "kv/local_store.h"
+#include "kv/name_room.h"
 #include "meta/namespace.h"
 #include "store/local_chunk_store.h"
 
@@ -38,7 +38,6 @@ namespace cairnfs::coherence {
 class ClusterLocks;
 }
 namespace cairnfs::kv {
-class NameRoomUser;
 class SharedKvStore;
 }  // namespace cairnfs::kv
 
@@ -66,14 +65,14 @@ struct Credentials {
   std::vector<uint32_t> groups;  // supplementary
 };
 
-// What an operation does to names, for Names::WhenAdmitted.
-enum class NameChange { kMakes, kAlters, kRemoves };
+using kv::NameChange;
 
 struct OpenFlags {
   bool read = false, write = false, truncate = false;
-  bool sync = false;      // O_SYNC or O_DSYNC: each write is a sync point
-  bool no_atime = false;  // reads leave the time of access alone
-  bool executes = false;  // the kernel opens it for exec
+  bool sync = false;          // O_SYNC or O_DSYNC: each write is a sync point
+  bool no_atime = false;      // reads leave the time of access alone
+  bool executes = false;      // the kernel opens it for exec
+  bool kills_set_id = false;  // with `truncate`: the opener may not leave set-id bits
 };
 
 struct ReadOptions {
@@ -129,12 +128,14 @@ struct FsOptions {
 // Through the mount, since start.
 struct FsTraffic {
   uint64_t write_bytes_total = 0, read_bytes_total = 0;
+  uint64_t unsaved_bytes = 0;  // of those written, not durable on this host's disk now
 };
 
 // A rename that was refused because bytes below it are lost or could not be made safe.
 struct CommitFailure {
   Timestamp at;
-  InodeId source;                   // what was to be renamed
+  InodeId source;                   // what was to be renamed; 0 where that is not known any more
+  std::string host;                 // on which; empty: the only one
   std::string directory;            // its path below the root; "#12/name" where only inode 12 above it is known
   std::vector<std::string> causes;  // a sentence for each file: which host, which file, why
   std::string JoinCauses() const;   // a few of them; all are in the log and the status
@@ -147,7 +148,6 @@ struct LiveCount {
 };
 
 struct FsStatus {
-  std::vector<CommitFailure> failed_commits;    // in a cluster: the last few, latest first
   uint64_t logical_bytes = 0;                   // sum of file sizes (without holes), what is not durable yet included
   uint64_t inode_count = 0;                     // of every type; too few while a start still counts those that it found
   std::optional<uint64_t> metadata_room_bytes;  // that users other than root may take; nullopt: an etcd has the names
@@ -215,6 +215,7 @@ class Names;
 class Attributes;
 class Directories;
 class Maintenance;
+class Policies;
 
 class FileSystem {
  public:
@@ -228,24 +229,18 @@ class FileSystem {
     kv::NameRoomUser* hosted = nullptr;  // where this host has names on its disk: it keeps room there
   };
   struct Parts {  // all outlive the filesystem
-    // One host.
-    Parts(io::BufferPool& pool, kv::LocalKvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
-          store::LocalChunkStore& chunks, const chunking::ChunkParams& chunk_params);
-    // One of several: `kv` compares the host's session in each commit (coherence::MakeFencedStore), `names` is remote
-    // on it. The filesystem ends its open files when the session is lost, and then has the membership rejoin.
-    Parts(io::BufferPool& pool, kv::KvStore& kv, kv::KvEngine& engine, meta::Namespace& names,
-          store::LocalChunkStore& chunks, const chunking::ChunkParams& chunk_params, const ClusterParts& cluster);
-
     io::BufferPool& pool;
+    // Of one of several it compares the host's session in each commit (coherence::MakeFencedStore), and `names` is
+    // remote on it. The filesystem ends its open files when the session is lost, and then has the membership rejoin.
     kv::KvStore& kv;
-    kv::LocalKvStore* local_kv;          // null in a cluster
-    std::vector<kv::KvEngine*> engines;  // whose tables a check verifies: this node's, and others on its disk
+    kv::LocalKvStore* local_kv = nullptr;  // of one host: `kv`
+    std::vector<kv::KvEngine*> engines;    // whose tables a check verifies: this node's, and others on its disk
     meta::Namespace& names;
-    store::ChunkStore& chunks;
+    store::ChunkStore& chunks;  // of one host `local_chunks`, else those of `cluster`
     store::LocalChunkStore& local_chunks;
     chunking::ChunkParams chunk_params;
     meta::Dedup dedup = meta::Dedup::kMount;
-    std::optional<ClusterParts> cluster;  // none: one host
+    std::optional<ClusterParts> cluster = {};  // none: one host
     // In a cluster: bytes of all nodes that are up, as many as fit in so many copies; nullopt: not known yet. May wait
     // for the shared store.
     struct Space {
@@ -253,16 +248,20 @@ class FileSystem {
       uint64_t missing_copies = 0;    // of which these nodes know
       bool has_silent_nodes = false;  // that may know of more
     };
-    std::function<std::optional<Space>()> cluster_space;
+    std::function<std::optional<Space>()> cluster_space = {};
     // In a cluster whose commits may lack copies: whether some are known to be missing. May wait for the shared store.
-    std::function<bool()> lacks_copies;
+    std::function<bool()> lacks_copies = {};
   };
   // Removes orphans of an earlier process (not in a cluster), starts the threads.
   static Result<std::unique_ptr<FileSystem>> Start(const Parts& parts, const FsOptions& options);
   // Makes everything durable and stops the threads. The error of the last sync. No call may be in progress or follow,
-  // but Maintenance::GetStatus, GetTraffic and GetSpace until `on_synced` is called: nothing is waited for any more.
-  // That waits for copies on other nodes for FsOptions::commit_wait_seconds_max at most.
-  Status Stop(const std::function<void()>& on_synced = {});
+  // but EndBy, and Maintenance::GetStatus, GetTraffic, GetSpace and ListUnsaved, until `on_synced` has returned, which
+  // is given that error: nothing is waited for any more. Waits for copies on other nodes for
+  // FsOptions::commit_wait_seconds_max at most.
+  Status Stop(const std::function<void(const Status&)>& on_synced = {});
+  // The process is to end then, and Stop may not have come to its end: from now on what is closed becomes durable
+  // first. Any thread.
+  void EndBy(Clock::time_point time);
   ~FileSystem();
   struct Impl;  // fs/wiring.h
 
@@ -308,6 +307,7 @@ class FileSystem {
   Attributes& attributes();
   Directories& directories();
   Maintenance& maintenance();
+  Policies& policies();
 
   // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,

@@ -23,6 +23,7 @@ struct Handle {
   uint64_t session = 0;                 // of the host when it was opened
   uint64_t store_state = 0;             // and ClusterHost's
   std::atomic<bool> has_locked{false};  // somebody was granted a lock through it
+  SaveTallyPtr tally;                   // of its directory; null: it is not open for writing, or none is known
 
   Mutex mutex;
   uint64_t error_seen GUARDED_BY(mutex) = 0;

@@ -63,6 +63,19 @@ uint64_t Content::AllocatedBytes() const {
   return std::min(bytes, (size + kPageBytes - 1) / kPageBytes * kPageBytes);
 }
 
+uint64_t Content::DirtyBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [start, run] : overlay.runs()) bytes += run.length - run.stored;
+  for (const auto& [id, chunk] : flying) bytes += chunk->size;
+  return bytes;
+}
+
+uint64_t Content::UnsavedBytes() const {
+  uint64_t bytes_lost = 0;
+  for (const auto& range : lost) bytes_lost += range.end - range.begin;
+  return std::min(std::max(accepted_bytes, bytes_lost), size);
+}
+
 uint64_t Content::UnstoredEnd() const {
   uint64_t last = 0;
   overlay.ForEachUnstored([&](uint64_t, uint64_t end) { last = std::max(last, end); });

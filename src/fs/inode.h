@@ -5,6 +5,7 @@
 // order of inode number.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cassert>
@@ -24,6 +25,7 @@
 #include "fs/overlay.h"
 #include "fs/publish_state.h"
 #include "fs/range_set.h"
+#include "fs/saves.h"
 #include "fs/shared_content.h"
 #include "meta/namespace.h"
 
@@ -39,6 +41,7 @@ struct Content {
 
   chunking::Owner owner;           // for whom its chunks are stored
   std::optional<uint32_t> writer;  // uid of who wrote last by write(2); nullopt: nobody did since it was opened
+  SaveTallyPtr tally;              // of the directory by which it was last written to; null: none is known
   uint64_t size = 0;
   Timestamp mtime, ctime;
   ExtentMap extents;
@@ -69,6 +72,7 @@ struct Content {
   bool recipe_error_noted = false;     // that its recipe could not be stored was told
   std::optional<Error> publish_error;  // why the last round could not publish it, while other files were published
 
+  uint64_t accepted_bytes = 0;    // written or copied since the last record, those that were written over included
   uint64_t published_size = 0;    // of the last record, lowered by truncation since
   uint64_t round_size = 0;        // at the start of the round that runs, which stores all of that; 0: it cannot
   bool changed = false;           // differs from the record last published
@@ -99,6 +103,8 @@ struct Content {
   bool IsQuietButForFailed() const;
   // Bytes of the file without its holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
   uint64_t AllocatedBytes() const;
+  uint64_t DirtyBytes() const;    // written and not stored yet
+  uint64_t UnsavedBytes() const;  // written and not in a record, or lost
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
   const Error* Failure() const;  // of a chunk in flight, which is tried again; null: none
@@ -126,6 +132,7 @@ class Inode {
   std::unique_ptr<Content> content GUARDED_BY(mutex);
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
+  uint64_t write_opens GUARDED_BY(mutex) = 0;        // ever
   bool closed_while_open GUARDED_BY(mutex) = false;  // a descriptor of a file that is open for writing since
   FileError error GUARDED_BY(mutex);
 
@@ -148,6 +155,10 @@ class Inode {
 
   // Set-id bits and capabilities (privileges.cc).
   uint64_t privileges_given GUARDED_BY(mutex) = 0;  // changes that may have set no_capability or no_set_id wrong
+  // Among several hosts: the revision of the I record with which what was accepted here may be published. It has no
+  // set-id bits then, or such as whoever wrote may leave (publish_items.cc).
+  uint64_t judged_revision GUARDED_BY(mutex) = 0;
+  void NoteJudged(uint64_t revision) REQUIRES_LOCK(mutex) { judged_revision = std::max(judged_revision, revision); }
   // Set-id bits that the kernel was told, and may still trust. Set with the lock held.
   std::atomic<uint32_t> told_set_id{0};
   // Threads whose exec was refused since it was last opened for writing and since set-id bits were last told.
@@ -162,6 +173,7 @@ class Inode {
   std::atomic<bool> no_capability{false};       // it was seen to have no security.capability
   std::atomic<bool> no_set_id{false};           // it was seen to have no set-id bits
   std::atomic<uint64_t> published_revision{0};  // of the last record that this host published among other hosts
+  std::atomic<uint64_t> directory{0};           // in which this host last saw its name; 0: not known
   std::atomic<bool> unlinked{false};            // set while an Operation is held
   std::atomic<uint64_t> freed_bytes{0};         // of an unlinked one: what its removal lets a collection find
 };

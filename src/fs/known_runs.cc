@@ -62,7 +62,7 @@ std::optional<Extent> KnownRuns::Match(size_t at, const AnchorTable::Place& plac
 }
 
 std::optional<Extent> KnownRuns::MatchAnchor(size_t at, size_t begin, size_t end) {
-  const auto place = table_.Find(writer_, AnchorAt(bytes_, at).fingerprint);
+  const auto place = table_.Find(author_, AnchorAt(bytes_, at).fingerprint);
   return place ? Match(at, *place, begin, end) : std::nullopt;
 }
 

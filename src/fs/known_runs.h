@@ -33,9 +33,9 @@ struct KnownRun {
 class KnownRuns {
  public:
   // All outlive it. What lies on other hosts is not looked at.
-  KnownRuns(const SlicedBytes& bytes, uint32_t writer, AnchorTable& table, store::ChunkStore& chunks,
+  KnownRuns(const SlicedBytes& bytes, const Author& author, AnchorTable& table, store::ChunkStore& chunks,
             store::LocalChunkStore& local)
-      : bytes_(bytes), writer_(writer), table_(table), chunks_(chunks), local_(local) {}
+      : bytes_(bytes), author_(author), table_(table), chunks_(chunks), local_(local) {}
 
   // In order, not overlapping. `places` are what the table said of each of the anchors, which rise.
   std::vector<KnownRun> Find(std::span<const Anchor> anchors,
@@ -48,7 +48,7 @@ class KnownRuns {
   size_t FollowOn(Extent run);
 
   const SlicedBytes& bytes_;
-  const uint32_t writer_;
+  const Author author_;
   AnchorTable& table_;
   store::ChunkStore& chunks_;
   store::LocalChunkStore& local_;

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <map>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <vector>
 

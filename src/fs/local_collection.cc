@@ -45,16 +45,13 @@ Status LocalCollection::Collect(const Context& context, uint64_t bytes_per_secon
 Result<store::LiveTotals> LocalCollection::Count(const Context& context) {
   LiveSet live;
   std::atomic<uint64_t> marked{0};
-  static_cast<void>(chunks_.Sync().ok());  // as in Collect
-  chunks_.BeginCollection();
-  if (Status status = MarkAll(
-          context, kv_, chunks_, [&](const Digest& digest) { live.Add(digest); }, marked);
-      !status.ok()) {
-    chunks_.AbortCollection();
-    return status.error();
-  }
-  live.Seal();
-  return chunks_.CountLive(context, [&](const Digest& digest) { return live.Contains(digest); });
+  const auto mark = [&] {
+    Status status = MarkAll(
+        context, kv_, chunks_, [&](const Digest& digest) { live.Add(digest); }, marked);
+    live.Seal();
+    return status;
+  };
+  return CountMarked(context, chunks_, mark, [&](const Digest& digest) { return live.Contains(digest); });
 }
 
 Result<uint64_t> LocalCollection::TakeUncollected(kv::KvStore& kv, const FsOptions& options) {

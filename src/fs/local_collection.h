@@ -21,8 +21,6 @@ class LocalCollection final : public CollectionWork {
       : kv_(kv), chunks_(chunks), rounds_(rounds), options_(options) {}
 
   Status Collect(const Context& context, uint64_t bytes_per_second_max, CollectionProgress& progress) override;
-  bool IsCalled(const Context&) override { return false; }
-  Result<bool> TakePart(const Context&, uint64_t, CollectionProgress&) override { return false; }
   uint64_t CountFree(uint64_t stored, uint64_t named) const override { return stored - std::min(stored, named); }
   Result<store::LiveTotals> Count(const Context& context) override;
   Status NoteUncollected(uint64_t bytes) override;

@@ -4,7 +4,9 @@
 #include <cassert>
 #include <iterator>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
+#include "meta/commit_record.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -14,6 +16,9 @@ Failpoint round_data_synced("fs.round_data_synced", Failpoint::Kind::kKill);
 Failpoint round_flushed("fs.round_flushed", Failpoint::Kind::kKill);
 // Leaves out the sync of chunk data before names are flushed: the bug that the whole design guards against.
 Failpoint round_data_sync("fs.round_data_sync", Failpoint::Kind::kSkippable);
+// As on a disk that answers no more: the round does not come to its end.
+Failpoint round_answer("fs.round_answer", Failpoint::Kind::kSkippable);
+constexpr std::chrono::hours kNoAnswer{24};
 
 // Memory that names may take before they are flushed: past it names wait, past a quarter of it a round is asked for. On
 // a disk with little room it is less: what is not flushed yet has no room for sure.
@@ -45,6 +50,12 @@ Publisher::Admission LocalPublisher::Admit(NameChange change) const {
 
 bool LocalPublisher::AdmitsWhileFailing(NameChange change) const {
   return change == NameChange::kRemoves && kv_.UnflushedBytes() < 2 * kUnflushedBytesMax;
+}
+
+// The record of a commit comes with names; what is added to it is waited for by nobody.
+bool LocalPublisher::HasUnflushedNames() const {
+  return kv_.HasUnflushed("", "\xff",
+                          [](std::string_view key, const auto&) { return !meta::IsOfCommitOrRefusal(key); });
 }
 
 bool LocalPublisher::MayRunOnCaller() const {
@@ -80,6 +91,8 @@ Status LocalPublisher::Publish(const InodePtr& inode, uint64_t round_number, Bat
   content.in_round = false;
   content.flushed_with = round_number;
   content.changed = content.overlay.HasUnstored() || !content.flying.empty();
+  const uint64_t bytes = std::min(content.accepted_bytes, record.size);
+  content.accepted_bytes = content.changed ? content.DirtyBytes() : 0;
   if (content.changed) {
     files_.Requeue(inode);
   } else {
@@ -87,6 +100,8 @@ Status LocalPublisher::Publish(const InodePtr& inode, uint64_t round_number, Bat
     batch.whole.push_back(inode);
   }
   inode->changed_state.NotifyAll();
+  MutexLock list(mutex_);
+  unflushed_[inode->id] += bytes;
   return {};
 }
 
@@ -97,8 +112,8 @@ void LocalPublisher::PublishTaken(uint64_t round_number) {
     if (published.ok()) continue;
     files_.shortage = published.error().WithContext("recipe of inode " + std::to_string(inode->id.value));
   }
-  files_.ClearTaken();
   kv_.CommitLate(batch.writes);
+  files_.ClearTaken();
   batch.pins.clear();
   for (const InodePtr& inode : batch.whole) files_.Release(inode);
 }
@@ -108,6 +123,7 @@ Status LocalPublisher::Finish(const Round& round) {
   files_.Drain();
   PublishTaken(round.number);
   round_published.Pass();
+  if (round_answer.PassOrSkip()) Clock::SleepFor(kNoAnswer);
   // Somebody waits for it: what is little goes with the names. Segments are synced by rounds that nobody waits for.
   if (!round_data_sync.PassOrSkip()) {
     CAIRNFS_RETURN_IF_ERROR(round.is_awaited ? chunks_.SyncWithEngine() : chunks_.Sync());
@@ -116,6 +132,8 @@ Status LocalPublisher::Finish(const Round& round) {
   CAIRNFS_RETURN_IF_ERROR(kv_.FlushFrozen());
   round_flushed.Pass();
   is_open_ = false;
+  MutexLock lock(mutex_);
+  unflushed_.clear();
   return {};
 }
 

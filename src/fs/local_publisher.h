@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <shared_mutex>
 #include <vector>
 
@@ -24,10 +25,15 @@ class LocalPublisher final : public Publisher {
   void EndOperation() override { gate_.unlock_shared(); }
   Admission Admit(NameChange change) const override;
   bool AdmitsWhileFailing(NameChange change) const override;
-  bool HasUnflushedNames() const override { return kv_.HasUnflushed(); }
+  bool HasUnflushedNames() const override;
+  uint64_t UnwrittenBytes() const override { return kv_.UnflushedBytes() + files_.RecordBytesMax(); }
   bool MayRunOnCaller() const override;
   bool IsDiskFailure(const Error& error) const override;
   bool is_open() const override { return is_open_; }
+  std::map<InodeId, uint64_t> Unflushed() const override {
+    MutexLock lock(mutex_);
+    return unflushed_;
+  }
 
   Status ResolveDoubt() override { return {}; }
   void Open(DirtyFiles::Which which) override;
@@ -54,6 +60,9 @@ class LocalPublisher final : public Publisher {
   std::shared_mutex gate_;
 
   std::atomic<bool> is_open_{false};  // set by the thread that runs the round
+
+  mutable Mutex mutex_;  // after inodes'
+  std::map<InodeId, uint64_t> unflushed_ GUARDED_BY(mutex_);
 };
 
 }  // namespace cairnfs::fs

@@ -23,6 +23,21 @@ void LostFiles::Forget(InodeId id) {
   if (InodePtr inode = table_.Find(id)) table_.Unhold(inode);
 }
 
+void LostFiles::NoteDroppedFromNow() {
+  MutexLock lock(mutex_);
+  notes_dropped_ = true;
+}
+
+void LostFiles::NoteDropped(InodeId id, uint64_t bytes) {
+  MutexLock lock(mutex_);
+  if (notes_dropped_) dropped_[id] += bytes;
+}
+
+std::map<InodeId, uint64_t> LostFiles::Dropped() {
+  MutexLock lock(mutex_);
+  return dropped_;
+}
+
 std::set<InodeId> LostFiles::Inodes() {
   std::set<InodeId> known;
   {
@@ -46,22 +61,17 @@ std::set<InodeId> LostFiles::Inodes() {
 
 Result<std::map<InodeId, std::string>> FindNames(const Context& context, meta::Namespace& names, InodeId directory,
                                                  std::set<InodeId> inodes) {
-  constexpr size_t kEntriesPerRead = 1024;
   std::map<InodeId, std::string> found;
   std::vector<std::pair<InodeId, std::string>> todo{{directory, ""}};
   while (!todo.empty() && !inodes.empty()) {
-    auto [inode, path] = std::move(todo.back());
+    const auto [at, path] = std::move(todo.back());
     todo.pop_back();
-    std::string after;
-    for (;;) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto entries, names.ReadDirectory(context, inode, after, kEntriesPerRead));
-      if (entries.empty()) break;
-      for (const meta::DirectoryEntry& entry : entries) {
-        if (inodes.erase(entry.inode) > 0) found.emplace(entry.inode, path + entry.name);
-        if (entry.type == S_IFDIR) todo.emplace_back(entry.inode, path + entry.name + "/");
-      }
-      after = entries.back().name;
-    }
+    CAIRNFS_RETURN_IF_ERROR(
+        names.VisitDirectory(context, at, [&, &above = path](std::string_view name, InodeId inode, uint32_t type) {
+          const std::string below = above + std::string(name);
+          if (inodes.erase(inode) > 0) found.emplace(inode, below);
+          if (type == S_IFDIR) todo.emplace_back(inode, below + "/");
+        }));
   }
   return found;
 }

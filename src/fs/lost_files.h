@@ -19,6 +19,10 @@ class LostFiles {
 
   void Note(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void Forget(InodeId id);
+  // What is dropped unpublished, and so lost, is known for good from now on. Before a stop with a deadline.
+  void NoteDroppedFromNow();
+  void NoteDropped(InodeId id, uint64_t bytes);
+  std::map<InodeId, uint64_t> Dropped();
   std::set<InodeId> Inodes();  // takes inodes' locks
   // kIo: there is such a file below the source of the rename; the message names it.
   Status CheckNone(const Context& context, const meta::RenameParams& params);
@@ -26,6 +30,8 @@ class LostFiles {
  private:
   Mutex mutex_;  // taken after an inode's
   std::set<InodeId> inodes_ GUARDED_BY(mutex_);
+  bool notes_dropped_ GUARDED_BY(mutex_) = false;
+  std::map<InodeId, uint64_t> dropped_ GUARDED_BY(mutex_);
   InodeTable& table_;
   meta::Namespace& names_;
 };

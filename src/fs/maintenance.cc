@@ -39,13 +39,16 @@ FsSpace FsSpace::Rounded() const {
   return rounded;
 }
 
-FsTraffic Maintenance::GetTraffic() const { return {parts_.writer.bytes_total(), parts_.reader.bytes_total()}; }
+FsTraffic Maintenance::GetTraffic() const {
+  const store::LocalChunkStore& chunks = at_.parts.local_chunks;
+  return {parts_.writer.bytes_total(), parts_.reader.bytes_total(),
+          chunks.ReservedBytes() + chunks.Stats().pending_bytes};
+}
 
 FsStatus Maintenance::GetStatus() const {
   FsStatus status{};
   status.store = at_.parts.local_chunks.Stats();
   at_.totals.Fill(status);
-  status.failed_commits = parts_.changes.Failures();
   status.dirty_bytes += status.store.pending_bytes;
   status.open_files = parts_.open_files.count();
   const FsTraffic traffic = GetTraffic();
@@ -101,17 +104,36 @@ void Maintenance::Change(const FsOptions& options, Done<void> done) {
   parts_.collection.SetRate(options.collect_bytes_per_second_max);
   parts_.reader.SetUpdateAtime(options.update_atime);
   read_only_ = options.read_only;
+  at_.commits.SetReadOnly(options.read_only);
+  at_.policies.SetReadOnly(options.read_only);
   Status collects = options.read_only ? parts_.collection.Hold() : parts_.collection.Resume();
   if (!collects.ok() || !options.read_only) return done(collects);
   Sync(std::move(done));
 }
 
-Status Maintenance::SyncBelow(InodeId inode, const Caller& caller) {
+Status Maintenance::SyncWithin(const Context& context) {
   auto promise = std::make_shared<std::promise<Status>>();
   auto synced = promise->get_future();
-  auto answer = at_.waits.Within(caller.context, [promise](const Status& status) { promise->set_value(status); });
-  at_.rounds.Request(std::move(answer));
-  CAIRNFS_RETURN_IF_ERROR(synced.get());
+  const auto late = [] { return MakeError(ErrorCode::kUnavailable, "the time was up"); };
+  at_.rounds.Request(at_.waits.Within(context, late, [promise](const Status& status) { promise->set_value(status); }));
+  return synced.get();
+}
+
+Status Maintenance::Drain(const Context& context) {
+  constexpr std::chrono::seconds kAgainAfter{1};
+  const SyncRounds::ClosedFirst closed_first(at_.rounds);
+  for (;;) {
+    Status synced = SyncWithin(context);
+    if (synced.ok()) synced = CheckNoneFailed();
+    if (synced.ok()) return synced;
+    const ErrorCode code = synced.error().code;
+    const bool may_pass = code == ErrorCode::kNoSpace || code == ErrorCode::kUnavailable || code == ErrorCode::kBusy;
+    if (!may_pass || !context.Sleep(kAgainAfter)) return synced;
+  }
+}
+
+Status Maintenance::SyncBelow(InodeId inode, const Caller& caller) {
+  CAIRNFS_RETURN_IF_ERROR(SyncWithin(caller.context));
   CAIRNFS_RETURN_IF_ERROR(at_.copies.CheckBelow(caller.context, inode));
   return CheckNoneFailed();
 }

@@ -11,6 +11,7 @@
 #include "fs/open_files.h"
 #include "fs/reader.h"
 #include "fs/services.h"
+#include "fs/unsaved.h"
 #include "fs/writer.h"
 
 namespace cairnfs::fs {
@@ -33,17 +34,28 @@ class Maintenance {
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
   // until all records were read once.
   FsStatus GetStatus() const;
+  // Commits::Refused.
+  std::vector<CommitFailure> GetRefusedCommits(const Context& context) const { return at_.commits.Refused(context); }
+  // Commits::TellRuns.
+  std::vector<RunReport> GetRuns() const { return at_.commits.TellRuns(); }
   // From now on the status tells of a stop, which waits for copies until then.
   void NoteStop(Clock::time_point waits_end) { stop_waits_end_.store(waits_end); }
   // Whose entries fill the metadata, the largest first: reads all of it.
   Result<std::vector<MetadataOwner>> GetMetadataOwners(const Context& context) const;
-  FsTraffic GetTraffic() const;  // two counters, at no cost
+  FsTraffic GetTraffic() const;  // some counters, at no cost
+  // As fs::ListUnsaved.
+  void ListUnsaved(const Context& context, const std::function<void(const Unsaved&)>& tell) const {
+    fs::ListUnsaved(at_, context, tell);
+  }
   // Of the options that the filesystem was started with, changes these: flush_interval_ms, update_atime,
   // collect_bytes_per_second_max, read_only. Where it is read_only from now on, `done` is told once everything is
   // durable and no collection runs; what else it is told is the error of that. May block while a collection ends.
   void Change(const FsOptions& options, Done<void> done);
   // A sync point for everything before the call.
   void Sync(Done<void> done);
+  // As Sync, and blocks; what is closed becomes durable first, and what fails for a while is tried again. Once the
+  // context has expired: why it is not done. The rounds go on.
+  Status Drain(const Context& context);
   // As Sync, and blocks. Among other hosts it fails, too, where one of them has lost or cannot publish bytes of the
   // inode, or of files below it; what they have closed is published already. Not to be called where this filesystem
   // calls back. kNotFound: the inode is not there. kIo: bytes are lost, or a host cannot publish them; names files and
@@ -64,6 +76,8 @@ class Maintenance {
   CheckProgress GetCheckProgress() const { return parts_.checker.progress(); }
 
  private:
+  // A round of all, waited for. kUnavailable: the context's deadline came first. kInterrupted: it was stopped.
+  Status SyncWithin(const Context& context);
   Status CheckNoneFailed();  // the error of a file of this host that could not be published
 
   const Services at_;

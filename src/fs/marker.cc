@@ -120,4 +120,15 @@ Status MarkAll(const Context& context, kv::KvStore& kv, store::ChunkStore& chunk
   return {};
 }
 
+Result<store::LiveTotals> CountMarked(const Context& context, store::LocalChunkStore& chunks,
+                                      const std::function<Status()>& mark, const store::LiveTest& live) {
+  // Small chunks that no sync has indexed yet (SyncWithEngine) would be passed over.
+  static_cast<void>(chunks.Sync().ok());
+  chunks.BeginCollection();
+  const Status marked = mark();
+  if (marked.ok()) return chunks.CountLive(context, live);
+  chunks.AbortCollection();
+  return marked.error();
+}
+
 }  // namespace cairnfs::fs

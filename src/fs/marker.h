@@ -11,6 +11,7 @@
 #include "kv/store.h"
 #include "meta/records.h"
 #include "store/chunk_store.h"
+#include "store/local_chunk_store.h"
 
 namespace cairnfs::fs {
 
@@ -51,5 +52,9 @@ Status MarkFile(const Context& context, const meta::FileRecord& record, store::C
 // own. `marked` counts them. What cannot be read ends it.
 Status MarkAll(const Context& context, kv::KvStore& kv, store::ChunkStore& chunks, const Marking& mark,
                std::atomic<uint64_t>& marked);
+// What a collection of `chunks` would keep and free: those of which `live` says so once `mark` has succeeded, and those
+// that are put meanwhile, stay. No collection may run.
+Result<store::LiveTotals> CountMarked(const Context& context, store::LocalChunkStore& chunks,
+                                      const std::function<Status()>& mark, const store::LiveTest& live);
 
 }  // namespace cairnfs::fs

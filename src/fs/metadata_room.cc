@@ -1,7 +1,5 @@
 #include "fs/metadata_room.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "base/clock.h"
@@ -15,6 +13,8 @@ namespace {
 // From one count to the next: so many times what it took.
 constexpr int kPausePerCount = 20;
 constexpr std::chrono::nanoseconds kRoomPauseMin = std::chrono::seconds(1);
+
+constexpr char kKept[] = "what is left of the disk is kept for removing files";
 
 // Of the inodes in a scan of their records, in the order of their numbers: where one owner's begin.
 using OwnerRuns = std::map<uint64_t, uint32_t>;
@@ -77,14 +77,15 @@ uint64_t MetadataRoom::BytesForUsers(uint64_t unwritten_bytes) const {
   return room > kept ? room - kept : 0;
 }
 
-Status MetadataRoom::Admit(uint32_t uid, uint64_t unwritten_bytes) {
-  Status judged = Judge(uid, chunks_.MetadataRoom(unwritten_bytes));
-  if (!judged.ok()) refused_.Tell(judged.error());
-  return judged;
+Status MetadataRoom::Judge(NameChange change, uint32_t uid, uint64_t unwritten_bytes) {
+  if (change == NameChange::kMakes) return JudgeMaker(uid, chunks_.MetadataRoom(unwritten_bytes));
+  if (change != NameChange::kAlters) return {};
+  if (chunks_.MetadataRoom(unwritten_bytes, store::Leaves::kTenth) == 0) return NoRoom(kKept);
+  return {};
 }
 
-Status MetadataRoom::Judge(uint32_t uid, uint64_t room) {
-  if (room == 0) return NoRoom("what is left of the disk is kept for removing files");
+Status MetadataRoom::JudgeMaker(uint32_t uid, uint64_t room) {
+  if (room == 0) return NoRoom(kKept);
   if (uid == 0 || uid == own_uid_) return {};
   if (room <= chunks_.reserve_bytes() / 5) return NoRoom("what is left is kept for root");
   if (!HoldsTooMuch(uid, room)) return {};
@@ -123,6 +124,11 @@ void MetadataRoom::CountInBackground() {
       counted_bytes_ += owner.bytes;
     }
   });
+}
+
+Status ToldNameRoom::Judge(NameChange change, uint32_t uid, uint64_t /*unwritten_bytes*/) {
+  if (change != NameChange::kMakes || uid == 0 || uid == own_uid_ || BytesForUsers(0) > 0) return {};
+  return NoRoom("what is left where the names are kept is kept for root");
 }
 
 }  // namespace cairnfs::fs

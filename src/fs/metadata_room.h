@@ -1,16 +1,18 @@
-// Room on a host's disk for names and attributes: who may take of it while it gets short, and who has. Of the host that
-// keeps the names, which may be those of several hosts (kv::HostedStore::SetNameRoom).
+// Room on a host's disk for names, attributes and records of files: who may take of it while it gets short, and who
+// has. Of the host that keeps the names, which may be those of several hosts (kv::HostedStore::SetNameRoom).
 //
-//   - Once it is gone nothing that makes names is let in, so that removing them stays possible
-//     (store::LocalChunkStore::MetadataRoom).
-//   - A fifth of the reserve before that, only root and the user whom the daemon runs as are let in.
+//   - Once it is gone nothing that makes names, or adds bytes to files, is let in. A fifth of the reserve is left.
+//   - A tenth of the reserve later, nothing that alters them is let in either. So removing and shortening them stay
+//     possible (store::LocalChunkStore::MetadataRoom).
+//   - A fifth of the reserve before it is gone, of those that make only root and the user whom the daemon runs as are.
 //   - Of the others, one whose own entries take more than half of all room for metadata is not let in once less than a
 //     quarter of it is left: that is for the rest.
 // Whose entries take what is counted by reading them all: seldom, in the background, and only while less than half of
 // the room is left and others than root make names. So the last rule knows what a user had some seconds ago.
 #pragma once
 
-#include <chrono>
+#include <unistd.h>
+
 #include <map>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
 #include "kv/name_room.h"
+#include "kv/shared_store.h"
 
 namespace cairnfs::fs {
 
@@ -32,11 +35,11 @@ class MetadataRoom final : public kv::NameRoom {
   // Of the names in `kv`, on the disk of `chunks`. `waiters` counts. All outlive this.
   MetadataRoom(kv::KvStore& kv, store::LocalChunkStore& chunks, TaskQueue& waiters, Context until_stop);
 
-  Status Admit(uint32_t uid, uint64_t unwritten_bytes) override;
+  Status Judge(NameChange change, uint32_t uid, uint64_t unwritten_bytes) override;
   uint64_t BytesForUsers(uint64_t unwritten_bytes) const override;
 
  private:
-  Status Judge(uint32_t uid, uint64_t room);
+  Status JudgeMaker(uint32_t uid, uint64_t room);
   bool HoldsTooMuch(uint32_t uid, uint64_t room);
   void CountInBackground();
 
@@ -45,13 +48,25 @@ class MetadataRoom final : public kv::NameRoom {
   TaskQueue& waiters_;
   const Context until_stop_;
   const uint32_t own_uid_;
-  kv::RefusedNames refused_;  // self-synchronised
 
   Mutex mutex_;
   std::map<uint32_t, uint64_t> bytes_by_uid_ GUARDED_BY(mutex_);  // as of the last count
   uint64_t counted_bytes_ GUARDED_BY(mutex_) = 0;
   bool is_counting_ GUARDED_BY(mutex_) = false;
   Clock::time_point not_counted_before_ GUARDED_BY(mutex_){};
+};
+
+// What a host among several was told of the room where the names are kept: those whom that place would let make no name
+// write no bytes either, before they are accepted. What is published is judged there.
+class ToldNameRoom final : public kv::NameRoom {
+ public:
+  explicit ToldNameRoom(const kv::SharedKvStore& store) : store_(store), own_uid_(geteuid()) {}  // outlives it
+  Status Judge(NameChange change, uint32_t uid, uint64_t unwritten_bytes) override;
+  uint64_t BytesForUsers(uint64_t) const override { return store_.RoomForNames().value_or(UINT64_MAX); }
+
+ private:
+  const kv::SharedKvStore& store_;
+  const uint32_t own_uid_;
 };
 
 }  // namespace cairnfs::fs

@@ -6,14 +6,16 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "retention/values.h"
 
 namespace cairnfs::fs {
 
 static constexpr size_t kShortNameBytes = 64;
 
-bool NameChanges::MakesName(const meta::RenameParams& params) {
-  return params.mode != meta::RenameMode::kExchange && params.to_name.size() > kShortNameBytes &&
-         params.to_name.size() > params.from_name.size();
+NameChange NameChanges::ChangeOf(const meta::RenameParams& params) {
+  const bool is_longer = params.to_name.size() > params.from_name.size();
+  if (params.mode == meta::RenameMode::kExchange || !is_longer) return NameChange::kShortens;
+  return params.to_name.size() > kShortNameBytes ? NameChange::kMakes : NameChange::kAlters;
 }
 
 void NameChanges::NoteRemoved(const meta::Attr& attr) {
@@ -25,11 +27,33 @@ void NameChanges::NoteRemoved(const meta::Attr& attr) {
   at_.lost.Forget(attr.inode);
 }
 
-Result<bool> NameChanges::Commit(const Context& context, const meta::RenameParams& params) {
+// By names of what retention removes: it publishes nothing, and what is pinned or held gets none.
+Result<meta::RenameResult> NameChanges::RenameGoing(const Context& context, meta::RenameParams params) {
+  const bool goes = retention::IsGoingName(params.to_name), comes = retention::IsGoingName(params.from_name);
+  if (params.mode == meta::RenameMode::kExchange) {
+    return MakeError(ErrorCode::kInvalidArgument, "names of what retention removes cannot be exchanged");
+  }
+  params.may_move = [&](InodeId moved) -> Status {
+    const Keeping::Names names{params.from_name, params.to_name, params.from_parent != params.to_parent};
+    if (comes) CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckMayComeBack(context, moved, names));
+    if (goes && !comes) CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckHasNoMark(context, moved));
+    return goes ? at_.keeping.CheckMayGo(context, moved) : Status();
+  };
+  params.commit.reset();
+  return at_.parts.names.Rename(context, params);
+}
+
+Result<meta::RenameResult> NameChanges::Commit(const Context& context, const meta::RenameParams& params) {
   SyncRounds::Operation operation(at_.rounds);
-  CAIRNFS_ASSIGN_OR_RETURN(meta::RenameResult result, at_.parts.names.Rename(context, params));
+  const bool is_going = retention::IsGoingName(params.to_name) || retention::IsGoingName(params.from_name);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::RenameResult result,
+                           is_going ? RenameGoing(context, params) : at_.parts.names.Rename(context, params));
   if (result.replaced) NoteRemoved(*result.replaced);
-  return result.replaced.has_value();
+  if (result.unchanged) return result;
+  if (const InodePtr moved = at_.table.Find(result.moved)) moved->directory = params.to_parent.value;
+  const InodePtr exchanged = result.exchanged ? at_.table.Find(*result.exchanged) : nullptr;
+  if (exchanged) exchanged->directory = params.from_parent.value;
+  return result;
 }
 
 Status NameChanges::PrepareForNewName(InodeId id) {

@@ -27,7 +27,7 @@ Result<meta::Attr> Names::Lookup(const Context& context, InodeId parent, std::st
   }
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr,
                            at_.sharing.ReadAttr([&] { return at_.parts.names.Lookup(context, parent, name); }));
-  at_.table.AddLookup(attr.inode);
+  at_.table.AddLookup(attr.inode)->directory = parent.value;
   return attr;
 }
 
@@ -40,7 +40,7 @@ Result<meta::Attr> Names::MakeNode(const Context& context, InodeId parent, std::
   SyncRounds::Operation operation(at_.rounds);
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.parts.names.Create(context, parent, name, params));
   at_.totals.NoteMade();
-  at_.table.AddLookup(attr.inode);
+  at_.table.AddLookup(attr.inode)->directory = parent.value;
   return attr;
 }
 

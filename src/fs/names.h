@@ -51,8 +51,8 @@ class Names {
   Status CheckMayRename(const Context& context, const Credentials& caller, InodeId directory, InodeId final_parent);
   // Whether the directory has this name now. May wait for other hosts.
   Result<bool> HasName(const Context& context, InodeId directory, InodeId parent, std::string_view name);
-  // Why the last rename of it was refused, if one was lately, in a cluster.
-  std::optional<CommitFailure> LastFailedCommit(InodeId directory) const { return changes_.LastFailed(directory); }
+  // Why the last rename of it was refused, if one was lately.
+  std::optional<CommitFailure> LastFailedCommit(InodeId directory) const { return at_.commits.LastRefused(directory); }
 
  private:
   // Adds one to its lookup count; kNotFound without a link, too.

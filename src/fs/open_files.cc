@@ -34,6 +34,19 @@ class OpenFiles::Held {
   InodePtr inode_;
 };
 
+namespace {
+
+// What `done` waited for counts as time that a save waited.
+Done<void> Timed(const HandlePtr& handle, Done<void> done) {
+  if (handle->tally == nullptr) return done;
+  return [tally = handle->tally, begun = Clock::Now(), done = std::move(done)](const Status& status) {
+    tally->NoteWait(Clock::Now() - begun);
+    done(status);
+  };
+}
+
+}  // namespace
+
 HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
   auto handle = std::make_shared<Handle>();
   handle->inode = inode;
@@ -46,7 +59,9 @@ HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
   inode->open_count++;
   if (flags.write) {
     inode->write_open_count++;
+    inode->write_opens++;
     inode->refused_execs.clear();
+    handle->tally = at_.saves.Of(InodeId{inode->directory});
   }
   at_.table.Hold(inode->id);
   count_++;
@@ -72,6 +87,7 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   // Where the session was lost meanwhile: a descriptor of none could not be written to.
   static_cast<void>(at_.session.Await(context).ok());
   InodePtr inode = at_.table.AddLookup(created.attr.inode);
+  inode->directory = parent.value;
   {
     MutexLock lock(inode->mutex);
     // Somebody may have found the name, opened the file and written to it before this call got here.
@@ -81,9 +97,11 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
       inode->content->ctime = created.attr.ctime;
     }
     at_.sharing.NoteCreated(inode, session);
+    const bool has_set_id = (created.attr.mode & (S_ISUID | S_ISGID)) != 0;
+    if (!has_set_id) inode->NoteJudged(created.attr.inode_revision);
     if (inode->privileges_given == 0) {
       inode->no_capability = true;
-      inode->no_set_id = (created.attr.mode & (S_ISUID | S_ISGID)) == 0;
+      inode->no_set_id = !has_set_id;
     }
     created.handle = AddHandle(inode, flags);
   }
@@ -95,18 +113,19 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
   if (flags.executes) {
     if (Status may = at_.privileges.CheckMayExecute(id, caller); !may.ok()) return done(may.error());
   }
+  const Kills kills = flags.kills_set_id ? Kills::kSetIdToo : Kills::kCapability;
   if (flags.truncate) {
-    if (Status killed = at_.privileges.Kill(id, Kills::kCapability, caller); !killed.ok()) return done(killed.error());
+    if (Status killed = at_.privileges.Kill(id, kills, caller); !killed.ok()) return done(killed.error());
   }
   auto held = std::make_shared<Held>(at_.table);
   held->Take(id);
   const InodePtr inode = held->inode();
-  uint64_t seen = 0;
+  Others others;
   {
     MutexLock lock(inode->mutex);
-    seen = inode->error.SeenAtOpen(false);
+    others = OthersOf(inode);
   }
-  auto finish = [this, inode, held, flags, seen, done = std::move(done)](const Status& status) {
+  auto finish = [this, inode, held, flags, others, done = std::move(done)](const Status& status) {
     Result<HandleId> handle = HandleId{0};
     {
       MutexLock lock(inode->mutex);
@@ -114,7 +133,7 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
         handle = AddHandle(inode, flags);
       } else {
         handle = status.error();
-        if (flags.truncate) NoteTruncationFailed(inode, seen, status.error());
+        if (flags.truncate) NoteTruncationFailed(inode, others, status.error());
       }
     }
     held->Release();
@@ -137,6 +156,7 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
                       .empties = true,
                       .removes = true,
                       .publishes = true,
+                      .kills = kills,
                       .caller = caller};
     return at_.sharing.Change(std::move(change), std::move(finish));
   }
@@ -153,17 +173,31 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
   at_.sharing.LoadForOpen(inode, flags, caller, std::move(tell));
 }
 
+OpenFiles::Others OpenFiles::OthersOf(const InodePtr& inode) {
+  Others others{inode->write_open_count > 0, inode->write_opens, inode->error.SeenAtOpen(false)};
+  others.may_lose |= inode->error.SeenAtOpen(true) != others.errors;
+  if (const Content* content = inode->content.get()) {
+    others.may_lose |= !content->lost.empty();
+    others.may_lose |= content->publish->is_shared()
+                           ? HasUnpublishedBytes(*content) || !content->shared().publishing.ranges.empty()
+                           : content->changed;
+  }
+  return others;
+}
+
 // What the file has lost since the open began is told by its failure, unless the caller was killed: whoever opens the
-// file next has a clean one.
-void OpenFiles::NoteTruncationFailed(const InodePtr& inode, uint64_t seen, const Error& why) {
-  if (why.code != ErrorCode::kInterrupted) static_cast<void>(inode->error.Take(seen).ok());
+// file next has a clean one. Where it may be what somebody else wrote, it is told to him, or to whoever opens it next.
+void OpenFiles::NoteTruncationFailed(const InodePtr& inode, const Others& others, const Error& why) {
+  const bool is_its_own = !others.may_lose && inode->write_opens == others.write_opens;
+  uint64_t seen = others.errors;
+  if (is_its_own && why.code != ErrorCode::kInterrupted) static_cast<void>(inode->error.Take(seen).ok());
   at_.sharing.NoteTruncationFailed(inode);
 }
 
 void OpenFiles::Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller) {
   HandlePtr handle = at_.handles.Find(closed.handle);
   if (!handle) return done({});
-  at_.closing.Close(handle, closed, caller, std::move(done));
+  at_.closing.Close(handle, closed, caller, Timed(handle, std::move(done)));
 }
 
 void OpenFiles::Release(HandleId handle_id) {
@@ -202,6 +236,7 @@ void OpenFiles::Fsync(HandleId handle_id, InodeId inode, Done<void> done, const 
     MutexLock lock(handle->inode->mutex);
     if (handle->inode->content) handle->inode->content->publish->NoteAskedFor();
   }
+  if (handle) done = Timed(handle, std::move(done));
   auto finish = [this, handle, done = std::move(done)](Status synced) {
     if (!synced.ok() && synced.error().code == ErrorCode::kInterrupted) return done(synced);
     // What failed while the round ran is told too.

@@ -33,7 +33,14 @@ class OpenFiles {
   class Held;
 
   HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex);
-  void NoteTruncationFailed(const InodePtr& inode, uint64_t seen, const Error& why) REQUIRES_LOCK(inode->mutex);
+  // What else there is of a file as an open begins that empties it.
+  struct Others {
+    bool may_lose = false;     // somebody writes to it, has written what is not published, or is to be told of a loss
+    uint64_t write_opens = 0;  // until then
+    uint64_t errors = 0;       // of the file
+  };
+  static Others OthersOf(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  void NoteTruncationFailed(const InodePtr& inode, const Others& others, const Error& why) REQUIRES_LOCK(inode->mutex);
 
   const Services at_;
   std::atomic<uint64_t> count_{0};

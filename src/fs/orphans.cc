@@ -19,14 +19,15 @@ constexpr auto kTidyEvery = std::chrono::minutes(1);
 
 }  // namespace
 
-Orphans::Orphans(ClusterHost& host, meta::Namespace& names,
-                 std::function<std::vector<bool>(const std::vector<InodeId>&)> holds,
-                 std::chrono::milliseconds sweep_every)
-    : host_(host), names_(names), holds_(std::move(holds)), sweep_every_(sweep_every) {
+Orphans::Orphans(ClusterHost& host, meta::Namespace& names, InodeTable& table, std::chrono::milliseconds sweep_every)
+    : host_(host), names_(names), table_(table), sweep_every_(sweep_every) {
+  host_.peers().SetHandler([this](const std::vector<InodeId>& inodes) { return Hold(inodes); });
   thread_ = std::thread([this] { Run(); });
 }
 
 void Orphans::Stop() {
+  if (stop_.stop_requested()) return;
+  host_.peers().SetHandler({});
   stop_.request_stop();
   if (thread_.joinable()) thread_.join();
 }
@@ -52,6 +53,26 @@ void Orphans::Allow(InodeId inode) {
   refused_.erase(inode);
 }
 
+std::vector<bool> Orphans::Hold(const std::vector<InodeId>& inodes) {
+  std::vector<bool> held;
+  for (InodeId id : inodes) {
+    // Refused first: whoever opens it counts itself in first, and then asks whether that is refused.
+    Refuse(id);
+    InodePtr inode = table_.Find(id);
+    bool is_open = false;
+    if (inode) {
+      MutexLock lock(inode->mutex);
+      is_open = inode->open_count > 0;
+    }
+    if (is_open) {
+      Allow(id);
+      table_.MarkUnlinked(id, 0);  // asks again once it is closed
+    }
+    held.push_back(is_open);
+  }
+  return held;
+}
+
 bool Orphans::Refuses(InodeId inode) {
   MutexLock lock(mutex_);
   return refused_.contains(inode);
@@ -65,7 +86,7 @@ std::vector<InodeId> Orphans::RemoveUnheld(const Context& context, const std::ve
     const std::vector<InodeId> some(inodes.begin() + static_cast<ptrdiff_t>(first),
                                     inodes.begin() + static_cast<ptrdiff_t>(end));
     // Who has it open here asks again when it is closed.
-    const std::vector<bool> here = holds_(some);
+    const std::vector<bool> here = Hold(some);
     for (size_t i = 0; i < some.size(); i++) {
       if (!here[i]) asked.push_back(some[i]);
     }

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -14,31 +13,31 @@
 #include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "fs/cluster_host.h"
+#include "fs/inode.h"
 
 namespace cairnfs::fs {
 
 class Orphans {
  public:
-  // `holds` answers for this host, as PeerHandler::HoldOrphans.
-  Orphans(ClusterHost& host, meta::Namespace& names,
-          std::function<std::vector<bool>(const std::vector<InodeId>&)> holds, std::chrono::milliseconds sweep_every);
+  // Answers other hosts, too. All outlive it.
+  Orphans(ClusterHost& host, meta::Namespace& names, InodeTable& table, std::chrono::milliseconds sweep_every);
   ~Orphans() { Stop(); }
   void Add(InodeId inode);  // any thread, any lock held
-  void Stop();              // what is not removed yet is left to the sweep
-
+  void Stop();              // nobody is answered, and what is not removed yet is left to the sweep
   // Inodes that this host said it does not hold.
-  void Refuse(InodeId inode);
   void Allow(InodeId inode);
   bool Refuses(InodeId inode);
 
  private:
   void Run();
+  std::vector<bool> Hold(const std::vector<InodeId>& inodes);  // cluster::OrphanHandler
+  void Refuse(InodeId inode);
   // Returns those about which a host gave no answer.
   std::vector<InodeId> RemoveUnheld(const Context& context, const std::vector<InodeId>& inodes);
 
   ClusterHost& host_;
   meta::Namespace& names_;
-  const std::function<std::vector<bool>(const std::vector<InodeId>&)> holds_;
+  InodeTable& table_;
   const std::chrono::milliseconds sweep_every_;
 
   std::stop_source stop_;

@@ -62,11 +62,13 @@ void DropBack(std::deque<io::Slice>& pieces, uint64_t size) {
   }
 }
 
-void ResetScan(Run& run) {
-  run.version++;
-  run.scanned = 0;
-  run.stored = 0;
-  run.finder.Reset();
+// The first of the ranges that reaches past `offset`.
+template <typename Ranges>
+auto FirstPast(Ranges& ranges, uint64_t offset) {
+  const auto next = ranges.upper_bound(offset);
+  if (next == ranges.begin()) return next;
+  const auto previous = std::prev(next);
+  return previous->first + previous->second.length > offset ? previous : next;
 }
 
 }  // namespace
@@ -116,8 +118,7 @@ void Overlay::Remove(uint64_t offset, uint64_t length) {
 }
 
 void Overlay::RemoveFromRuns(uint64_t begin, uint64_t end) {
-  auto it = runs_.lower_bound(begin);
-  if (it != runs_.begin() && std::prev(it)->first + std::prev(it)->second.length > begin) --it;
+  auto it = FirstPast(runs_, begin);
   while (it != runs_.end() && it->first < end) {
     uint64_t start = it->first, stop = start + it->second.length;
     Run& run = it->second;
@@ -135,13 +136,12 @@ void Overlay::RemoveFromRuns(uint64_t begin, uint64_t end) {
       DropBack(run.pieces, stop - cut_from);
       run.length = cut_from - start;
       // What was scanned and stored of the part that stays is still true.
-      uint64_t stored = std::min(run.stored, run.length);
+      run.version++;
+      run.stored = std::min(run.stored, run.length);
       if (run.scanned > run.length) {
-        ResetScan(run);
-      } else {
-        run.version++;
+        run.scanned = 0;
+        run.finder.Reset();
       }
-      run.stored = stored;
       ++it;
     } else {
       it = runs_.erase(it);
@@ -150,8 +150,7 @@ void Overlay::RemoveFromRuns(uint64_t begin, uint64_t end) {
 }
 
 void Overlay::RemoveFromViews(uint64_t begin, uint64_t end) {
-  auto it = views_.lower_bound(begin);
-  if (it != views_.begin() && std::prev(it)->first + std::prev(it)->second.length > begin) --it;
+  auto it = FirstPast(views_, begin);
   while (it != views_.end() && it->first < end) {
     uint64_t start = it->first, stop = start + it->second.length;
     View& view = it->second;
@@ -170,10 +169,8 @@ void Overlay::RemoveFromViews(uint64_t begin, uint64_t end) {
 void Overlay::Visit(uint64_t offset, uint64_t length, const std::function<void(uint64_t, const io::Slice&)>& bytes,
                     const std::function<void(uint64_t, uint64_t)>& gap) const {
   uint64_t position = offset, end = offset + length;
-  auto run = runs_.upper_bound(position);
-  if (run != runs_.begin() && std::prev(run)->first + std::prev(run)->second.length > position) --run;
-  auto view = views_.upper_bound(position);
-  if (view != views_.begin() && std::prev(view)->first + std::prev(view)->second.length > position) --view;
+  auto run = FirstPast(runs_, position);
+  auto view = FirstPast(views_, position);
   auto emit = [&](uint64_t start, uint64_t size, const auto& pieces, uint64_t skip) {
     if (start > position) gap(position, start - position);
     uint64_t from = std::max(position, start), to = std::min(end, start + size);
@@ -258,22 +255,18 @@ std::shared_ptr<FlyingChunk> Overlay::CarveProvisional(uint64_t start, uint64_t 
 }
 
 void Overlay::DropViews(const FlyingChunk& chunk) {
-  auto it = views_.lower_bound(chunk.offset);
-  if (it != views_.begin() && std::prev(it)->first + std::prev(it)->second.length > chunk.offset) --it;
+  auto it = FirstPast(views_, chunk.offset);
   while (it != views_.end() && it->first < chunk.offset + chunk.size) {
     it = it->second.chunk.get() == &chunk ? views_.erase(it) : std::next(it);
   }
 }
 
 void Overlay::DropStoredRuns() {
-  for (auto it = runs_.begin(); it != runs_.end();) {
-    if (it->second.stored == it->second.length) {
-      run_bytes_ -= it->second.length;
-      it = runs_.erase(it);
-    } else {
-      ++it;
-    }
-  }
+  std::erase_if(runs_, [this](const auto& item) {
+    const bool is_stored = item.second.stored == item.second.length;
+    if (is_stored) run_bytes_ -= item.second.length;
+    return is_stored;
+  });
 }
 
 bool Overlay::HasUnstored() const {
@@ -300,20 +293,15 @@ std::optional<uint64_t> Overlay::FindData(uint64_t offset) const {
 }
 
 uint64_t Overlay::FindGap(uint64_t offset) const {
-  for (bool moved = true; moved;) {
-    moved = false;
-    auto run = runs_.upper_bound(offset);
-    if (run != runs_.begin() && std::prev(run)->first + std::prev(run)->second.length > offset) {
-      offset = std::prev(run)->first + std::prev(run)->second.length;
-      moved = true;
-    }
-    auto view = views_.upper_bound(offset);
-    if (view != views_.begin() && std::prev(view)->first + std::prev(view)->second.length > offset) {
-      offset = std::prev(view)->first + std::prev(view)->second.length;
-      moved = true;
+  while (true) {
+    if (auto run = FirstPast(runs_, offset); run != runs_.end() && run->first <= offset) {
+      offset = run->first + run->second.length;
+    } else if (auto view = FirstPast(views_, offset); view != views_.end() && view->first <= offset) {
+      offset = view->first + view->second.length;
+    } else {
+      return offset;
     }
   }
-  return offset;
 }
 
 }  // namespace cairnfs::fs

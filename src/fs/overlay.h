@@ -16,6 +16,7 @@
 #include "chunking/digest.h"
 #include "fs/range_set.h"
 #include "io/buffer_pool.h"
+#include "store/chunk_store.h"
 
 namespace cairnfs::fs {
 
@@ -34,6 +35,7 @@ struct FlyingChunk {
   std::vector<uint32_t> anchors;  // as CutFinder found them
   // The user among whose earlier saves its bytes are looked for; nullopt: nobody knows who wrote them.
   std::optional<uint32_t> writer;
+  store::NewBytes new_bytes;  // counts those of it that were stored nowhere; null: nobody counts
 };
 
 struct Run {

@@ -65,19 +65,28 @@ std::string PathOf(const NamesFound& found, InodeId inode) {
 
 }  // namespace
 
-Result<std::map<InodeId, std::string>> FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names,
-                                                 const std::set<InodeId>& inodes) {
-  std::map<InodeId, std::string> paths;
-  if (inodes.empty()) return paths;
+Status FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names, const std::set<InodeId>& inodes,
+                 std::map<InodeId, std::string>& paths) {
+  if (inodes.empty()) return {};
   NamesFound found;
-  CAIRNFS_RETURN_IF_ERROR(FindNames(context, kv, "E", inodes, found));
-  for (const auto& [parent, children] : DirectoriesAbove(context, names, found)) {
-    CAIRNFS_RETURN_IF_ERROR(FindNames(context, kv, meta::DentryPrefix(parent), children, found));
+  Status status = FindNames(context, kv, "E", inodes, found);
+  if (status.ok()) {
+    for (const auto& [parent, children] : DirectoriesAbove(context, names, found)) {
+      status = FindNames(context, kv, meta::DentryPrefix(parent), children, found);
+      if (!status.ok()) break;
+    }
   }
   for (InodeId inode : inodes) {
     if (inode == kRootInode) paths[inode] = "/";
     if (found.contains(inode)) paths[inode] = PathOf(found, inode);
   }
+  return status;
+}
+
+Result<std::map<InodeId, std::string>> FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names,
+                                                 const std::set<InodeId>& inodes) {
+  std::map<InodeId, std::string> paths;
+  CAIRNFS_RETURN_IF_ERROR(FindPaths(context, kv, names, inodes, paths));
   return paths;
 }
 

@@ -16,5 +16,8 @@ namespace cairnfs::fs {
 // the way whose name is not found stands as "#" and its number. As of about now: names may move meanwhile.
 Result<std::map<InodeId, std::string>> FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names,
                                                  const std::set<InodeId>& inodes);
+// The same. After an error, as when the context has expired, `paths` has those that were found by then.
+Status FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names, const std::set<InodeId>& inodes,
+                 std::map<InodeId, std::string>& paths);
 
 }  // namespace cairnfs::fs

@@ -10,7 +10,6 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr uint32_t kSetId = S_ISUID | S_ISGID;
-constexpr std::string_view kCapabilityXattr = "security.capability";
 // Of threads whose exec was refused: enough for those that are between the refusal and the kernel's next try.
 constexpr size_t kRefusedExecsMax = 64;
 
@@ -23,16 +22,33 @@ uint32_t SetIdOf(const meta::Attr& attr) { return S_ISREG(attr.mode) ? attr.mode
 
 }  // namespace
 
-uint32_t Privileges::WithoutSetId(const meta::Attr& attr, const Caller& caller) {
-  uint32_t kept = attr.mode & 07777 & ~static_cast<uint32_t>(S_ISUID);
-  if ((attr.mode & S_ISGID) == 0) return kept;
+uint32_t Privileges::SetIdThatGoes(const meta::Attr& attr, const Caller& caller) {
+  const uint32_t bits = attr.mode & kSetId;
+  if ((bits & S_ISGID) == 0) return bits;
   // Without the right of the group to execute the bit lends no group. Then it goes as the kernel's filesystems have it.
   const bool stays = (attr.mode & S_IXGRP) == 0 && caller.is_in_group && caller.is_in_group(attr.gid);
-  return stays ? kept : kept & ~static_cast<uint32_t>(S_ISGID);
+  return stays ? bits & ~static_cast<uint32_t>(S_ISGID) : bits;
 }
 
 bool Privileges::MayHave(const InodePtr& inode, Kills what) {
   return !inode->no_capability || (what == Kills::kSetIdToo && !inode->no_set_id);
+}
+
+bool Privileges::WillLoseCapability(const InodePtr& inode) {
+  return inode->content && inode->content->changed && inode->content->publish->kills();
+}
+
+bool Privileges::WillLoseSetId(const InodePtr& inode, const meta::Attr& attr) {
+  const bool kills = WillLoseCapability(inode) && inode->content->publish->kills() == Kills::kSetIdToo;
+  return kills && SetIdOf(attr) != 0 && attr.inode_revision != inode->judged_revision;
+}
+
+void Privileges::NoteSeen(const meta::Attr& attr) {
+  if (attr.inode_revision == 0 || SetIdOf(attr) != 0) return;
+  InodePtr inode = table_.Find(attr.inode);
+  if (!inode) return;
+  MutexLock lock(inode->mutex);
+  inode->NoteJudged(attr.inode_revision);
 }
 
 Status Privileges::Kill(const InodePtr& inode, Kills what, const Caller& caller) {
@@ -72,25 +88,25 @@ void Privileges::NoteModeSet(InodeId id) {
 
 Status Privileges::KillSetId(const InodePtr& inode, const Caller& caller) {
   const uint64_t given = PrivilegesGiven(inode);
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(caller.context, inode->id));
-  const uint32_t kept = WithoutSetId(attr, caller);
-  if (kept != (attr.mode & 07777)) {
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, names_.GetAttr(caller.context, inode->id));
+  if (const uint32_t going = SetIdThatGoes(attr, caller); going != 0) {
     SyncRounds::Operation operation(rounds_);
     meta::AttrChanges changes;
-    changes.mode = kept;
-    CAIRNFS_RETURN_IF_ERROR(names_.SetAttr(caller.context, inode->id, changes));
+    changes.mode_cleared = going;
+    CAIRNFS_ASSIGN_OR_RETURN(attr, names_.SetAttr(caller.context, inode->id, changes));
   }
   MutexLock lock(inode->mutex);
-  if (inode->privileges_given == given && (kept & kSetId) == 0) inode->no_set_id = true;
+  if (SetIdThatGoes(attr, caller) == 0) inode->NoteJudged(attr.inode_revision);
+  if (inode->privileges_given == given && (attr.mode & kSetId) == 0) inode->no_set_id = true;
   return {};
 }
 
 Status Privileges::KillCapability(const Context& context, const InodePtr& inode) {
   const uint64_t given = PrivilegesGiven(inode);
-  auto found = names_.GetXattr(context, inode->id, kCapabilityXattr);
+  auto found = names_.GetXattr(context, inode->id, meta::kCapabilityXattr);
   if (found.ok()) {
     SyncRounds::Operation operation(rounds_);
-    Status removed = names_.RemoveXattr(context, inode->id, kCapabilityXattr);
+    Status removed = names_.RemoveXattr(context, inode->id, meta::kCapabilityXattr);
     if (!removed.ok() && removed.error().code != ErrorCode::kNoData) return removed;
   } else if (found.error().code != ErrorCode::kNoData) {
     return found.error();
@@ -118,7 +134,8 @@ Result<bool> Privileges::MayBelieveOldSetId(const Context& context, const InodeP
   const uint32_t told = inode->told_set_id;
   if (told == 0) return false;
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(context, inode->id));
-  return (told & ~attr.mode) != 0;
+  MutexLock lock(inode->mutex);
+  return (told & ~attr.mode) != 0 || WillLoseSetId(inode, attr);
 }
 
 Status Privileges::CheckMayExecute(InodeId id, const Caller& caller) {

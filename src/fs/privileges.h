@@ -10,9 +10,6 @@
 
 namespace cairnfs::fs {
 
-// Whether a change of the content takes set-id bits too: the kernel knows that of some, and of others only the caller.
-enum class Kills { kCapability, kSetIdToo };
-
 class Privileges {
  public:
   // All outlive it.
@@ -20,15 +17,19 @@ class Privileges {
       : names_(names), table_(table), rounds_(rounds) {}
 
   // All functions may be called from any thread at once.
-  // Permission bits as a write of the caller leaves them.
-  static uint32_t WithoutSetId(const meta::Attr& attr, const Caller& caller);
+  // The set-id bits that a write of the caller takes away.
+  static uint32_t SetIdThatGoes(const meta::Attr& attr, const Caller& caller);
   // Takes away what a change of the content by the caller ends: file capabilities, whoever it is, and set-id bits.
   // Before the change: one that could not be followed by this is refused. Asks the store where MayHave.
   Status Kill(const InodePtr& inode, Kills what, const Caller& caller);
   Status Kill(InodeId id, Kills what, const Caller& caller);
   static bool MayHave(const InodePtr& inode, Kills what);
-  void NoteGiven(InodeId id);    // after capabilities were set
-  void NoteModeSet(InodeId id);  // after a chmod
+  // Whether changes that are not published take away the capabilities, or the set-id bits that these attributes tell.
+  static bool WillLoseCapability(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  static bool WillLoseSetId(const InodePtr& inode, const meta::Attr& attr) REQUIRES_LOCK(inode->mutex);
+  void NoteSeen(const meta::Attr& attr);  // as the namespace has it
+  void NoteGiven(InodeId id);             // after capabilities were set
+  void NoteModeSet(InodeId id);           // after a chmod
   // Before an answer to the kernel that tells these attributes. False: it is to ask anew each time.
   bool NoteReply(const meta::Attr& attr);
   // The kernel may believe in set-id bits that the file has no more.

@@ -47,6 +47,13 @@ pid_t ProcessOf(uint32_t thread) {
   return words >> process ? process : static_cast<pid_t>(thread);
 }
 
+std::string CommandOf(uint32_t thread) {
+  if (thread == 0) return {};
+  std::string name = ReadProc(static_cast<uint32_t>(ProcessOf(thread)), "comm");
+  if (!name.empty() && name.back() == '\n') name.pop_back();
+  return name;
+}
+
 bool IsAlive(pid_t process) {
   if (process == 0) return true;
   const auto end = ParseThreadStat(ReadProc(static_cast<uint32_t>(process), "stat"));

@@ -20,6 +20,8 @@ std::optional<ThreadEnd> ParseThreadStat(const std::string& text);
 // All of these read /proc; any thread.
 // The process of a thread; the thread itself where that is not known.
 pid_t ProcessOf(uint32_t thread);
+// Its name, 15 bytes at most; empty: it cannot be seen.
+std::string CommandOf(uint32_t thread);
 bool IsAlive(pid_t process);
 // Whether the thread closes its files because a signal ends its process.
 bool DiesBySignal(uint32_t thread);

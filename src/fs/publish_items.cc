@@ -10,7 +10,7 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr size_t kOperationsOfFile = 4;      // compares and writes of one file, beside dead marks
+constexpr size_t kOperationsOfFile = 5;      // compares and writes of one file, beside dead marks
 constexpr size_t kOperationsOfDeadMark = 2;  // of each
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 
@@ -62,8 +62,10 @@ void DropUnpublished(Streams& streams, const InodePtr& inode, const Error& why) 
   shared.marks_in_doubt = 0;
   shared.unawaited.reset();
   shared.failure.reset();
+  shared.unpublished_kills.reset();
   shared.is_void = true;
   content.changed = content.must_publish = false;
+  content.accepted_bytes = 0;
   content.publish_error.reset();
   if (inode->open_count > 0) streams.SetError(inode, why);
   inode->changed_state.NotifyAll();
@@ -85,7 +87,11 @@ Result<PublishItem> PublishItems::Prepare(const InodePtr& inode) {
   shared.publishing = std::move(shared.own);
   shared.own = {};
   shared.own.size_min = content.UnstoredEnd();
-  if (item.record) KeepPastEnd(item, content);
+  if (item.record) {
+    KeepPastEnd(item, content);
+    item.kills = shared.unpublished_kills;
+    item.judged_revision = inode->judged_revision;
+  }
   shared.publishing_chunks.clear();
   for (const store::ChunkPin& pin : item.pins) shared.publishing_chunks.push_back(pin.digest());
   // What was closed before the round began is in the record, unless it could not be stored.
@@ -117,12 +123,20 @@ bool PublishItems::IsCurrent(const PublishItem& item, const Content& content) {
 
 kv::Transaction PublishItems::TransactionOf(std::span<const PublishItem> items, uint64_t epoch) {
   kv::Transaction transaction;
+  transaction.may_lengthen = true;
   transaction.operation_id = fmt::format("publish/{}/{}/{}", host_.self(), items.front().session, ++operations_);
   host_.AddSessionCompare(transaction, items.front().session);
   host_.AddEpochCompare(transaction, epoch);
   for (const PublishItem& item : items) {
     const InodeId id = item.inode->id;
-    transaction.IfExists(meta::InodeKey(id));
+    // What a stranger wrote is never seen with set-id bits, nor anybody's bytes with capabilities, that another host
+    // gave to the file meanwhile.
+    if (item.kills == Kills::kSetIdToo) {
+      transaction.IfRevision(meta::InodeKey(id), item.judged_revision);
+    } else {
+      transaction.IfExists(meta::InodeKey(id));
+    }
+    if (item.kills) transaction.IfAbsent(meta::XattrKey(id, meta::kCapabilityXattr));
     if (item.record) {
       transaction.IfRevision(meta::FileKey(id), item.base_revision).Put(meta::FileKey(id), item.record->Encode());
     }
@@ -199,8 +213,8 @@ void PublishItems::Fail(PublishItem& item, const Error& why) {
     if (IsCurrent(item, content)) {
       if (!content.publish_error || content.publish_error->code != why.code) {
         spdlog::error("inode {}: cannot be published: {}", inode->id.value, why.message);
-        // Where others are only quicker nothing is lost: the next round tries again.
-        const bool may_be_lost = why.code != ErrorCode::kBusy;
+        // Where others are only quicker, or there is no room, nothing is lost: the next round tries again.
+        const bool may_be_lost = why.code != ErrorCode::kBusy && why.code != ErrorCode::kNoSpace;
         if (may_be_lost) streams_.SetError(inode, why);
       }
       content.publish_error = why;
@@ -217,6 +231,7 @@ void PublishItems::Drop(const InodePtr& inode, uint64_t session, const Error& wh
     if (content.changed && content.shared().session == session) {
       const auto level = told == Who::kEverybody || inode->open_count > 0 ? spdlog::level::err : spdlog::level::debug;
       spdlog::log(level, "inode {}: what was not published is dropped: {}", inode->id.value, why.message);
+      if (told == Who::kEverybody) streams_.NoteDropped(inode);
       DropUnpublished(streams_, inode, why);
     }
     content.in_round = false;
@@ -246,10 +261,14 @@ bool PublishItems::CompleteContent(const InodePtr& inode, const PublishItem& ite
   }
   const bool is_mark_due = shared.marks_in_doubt > 0 || (shared.is_marked && content.must_publish);
   content.changed = !shared.own.empty() || HasUnpublishedBytes(content) || is_mark_due;
+  content.accepted_bytes = 0;
   if (content.changed) {
+    shared.own.ranges.ForEach([&](uint64_t begin, uint64_t end) { content.accepted_bytes += end - begin; });
+    content.accepted_bytes += content.DirtyBytes();
     files_.Requeue(inode);
   } else {
     shared.is_closed = shared.has_pages = false;
+    shared.unpublished_kills.reset();
     shared.unawaited.reset();
     // Others may write there from now on: bytes that are published are not kept to be cut anew.
     streams_.DropStoredRuns(inode);

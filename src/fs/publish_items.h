@@ -17,6 +17,8 @@ struct PublishItem {
   std::optional<meta::FileRecord> record;  // nullopt: nothing was written, and the mark alone goes
   uint64_t base_revision = 0, session = 0;
   Durability level = Durability::kReplicated;
+  std::optional<Kills> kills;           // what the bytes of the record take away; nullopt: it has no new ones
+  uint64_t judged_revision = 0;         // with kSetIdToo: Inode::judged_revision
   bool marks = false, unmarks = false;  // this host's mark is put, or taken away
   std::string failure;                  // that the mark tells
   std::vector<meta::Mark> clears;       // dead marks that are taken away

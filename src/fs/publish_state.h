@@ -3,10 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "fs/range_set.h"
 
 namespace cairnfs::fs {
+
+// What a change of the content takes away: capabilities, whoever makes it; and set-id bits, unless its maker may leave
+// them. The kernel knows that of some changes, and of others only who makes them.
+enum class Kills { kCapability, kSetIdToo };
 
 // All functions: with the inode's lock held.
 class PublishState {
@@ -18,6 +23,9 @@ class PublishState {
   virtual void NoteSizeMin(uint64_t /*size*/) {}
   virtual void NoteTruncation(uint64_t /*size*/) {}
   virtual void NoteTimes() {}
+  virtual void NoteKills(Kills /*what*/) {}
+  // What the changes that are not published take away; nullopt: nothing, or they are seen by nobody else.
+  virtual std::optional<Kills> kills() const { return std::nullopt; }
   // What happened to the file: an open emptied it and may write to it; stores through a mapping came; a descriptor that
   // wrote was closed; a close, fsync or unlock asks for all of its bytes.
   virtual void NoteEmptiedByOpen() {}

@@ -2,6 +2,8 @@
 // SharedPublisher. SyncRounds says when.
 #pragma once
 
+#include <map>
+
 #include "fs/dirty_files.h"
 #include "fs/filesystem.h"
 
@@ -27,12 +29,16 @@ class Publisher {
   // Whether a change that would have to wait for a round may go ahead because rounds fail.
   virtual bool AdmitsWhileFailing(NameChange change) const = 0;
   virtual bool HasUnflushedNames() const = 0;
+  // What names and records take that were let in and are in no log yet, on the disk that has them; at most.
+  virtual uint64_t UnwrittenBytes() const = 0;
   // Whether so little is to be done that the thread that asks for a round may run it.
   virtual bool MayRunOnCaller() const = 0;
   // Whether the error means a failed disk, which does not end by waiting.
   virtual bool IsDiskFailure(const Error& error) const = 0;
   // A round was opened and is not finished.
   virtual bool is_open() const = 0;
+  // Files whose records are made and not durable yet, with the bytes that these brought. Others count as changed.
+  virtual std::map<InodeId, uint64_t> Unflushed() const { return {}; }
 
   // The thread that runs the round calls these in this order. If the last round is still open, it calls Finish again.
 

@@ -19,11 +19,9 @@ const std::byte* Zeros() {
 
 void AppendZeros(std::vector<io::Slice>& slices, uint64_t length) {
   while (length > 0) {
-    io::Slice slice;
-    slice.data = Zeros();
-    slice.size = std::min<uint64_t>(length, kZeroBytes);
-    length -= slice.size;
-    slices.push_back(slice);
+    const auto size = std::min<uint64_t>(length, kZeroBytes);
+    slices.push_back({{}, Zeros(), size});
+    length -= size;
   }
 }
 
@@ -41,9 +39,9 @@ struct Reader::Plan {
   const Running running;  // destroyed last: without any, all that the others point into may go
   struct Part {
     uint64_t length = 0;
-    io::Slice bytes;               // in memory
-    std::optional<Extent> extent;  // stored
-    store::ChunkData chunk;        // once fetched
+    io::Slice bytes{};               // in memory
+    std::optional<Extent> extent{};  // stored
+    store::ChunkData chunk{};        // once fetched
   };
   InodePtr inode;
   uint64_t offset = 0;
@@ -63,19 +61,13 @@ struct Reader::Plan {
     uint64_t position = from, end = from + length;
     extents.ForEach(from, length, [&](const Extent& extent) {
       AddHole(extent.offset - position);
-      Part part;
-      part.length = extent.length;
-      part.extent = extent;
-      parts.push_back(std::move(part));
+      parts.push_back({.length = extent.length, .extent = extent});
       position = extent.end();
     });
     AddHole(end - position);
   }
   void AddHole(uint64_t length) {
-    if (length == 0) return;
-    Part part;
-    part.length = length;
-    parts.push_back(std::move(part));
+    if (length > 0) parts.push_back({.length = length});
   }
   FileSystem::ReadResult Assemble() const;
   // The error is of no fault: it ended what its caller, who is gone, did not wait for.
@@ -122,12 +114,8 @@ void Coalesce(FileSystem::ReadResult& result, io::BufferPool& pool) {
     std::memcpy(buffer.payload() + at, slice.data, slice.size);
     at += slice.size;
   }
-  io::Slice whole;
-  whole.data = buffer.payload();
-  whole.size = at;
-  whole.owner = std::move(buffer);
-  result.slices.clear();
-  result.slices.push_back(std::move(whole));
+  const std::byte* whole = buffer.payload();
+  result.slices.assign({io::Slice{std::move(buffer), whole, at}});
 }
 
 }  // namespace
@@ -212,12 +200,7 @@ Reader::Step Reader::PlanParts(Plan& plan) {
   bool is_lost = false;
   content.overlay.Visit(
       plan.offset, length,
-      [&](uint64_t, const io::Slice& slice) {
-        Plan::Part part;
-        part.length = slice.size;
-        part.bytes = slice;
-        plan.parts.push_back(std::move(part));
-      },
+      [&](uint64_t, const io::Slice& slice) { plan.parts.push_back({.length = slice.size, .bytes = slice}); },
       [&](uint64_t from, uint64_t gap) {
         // What lies in the overlay was written since, or could not be stored and is there all the same.
         is_lost = is_lost || content.HasLost(from, from + gap);

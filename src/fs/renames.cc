@@ -16,13 +16,6 @@ Failpoint rename_committed("fs.rename_committed", Failpoint::Kind::kKill);
 
 }  // namespace
 
-void LocalNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
-  if (change != NameChange::kMakes) return at().rounds.WhenAdmitted(change, std::move(go));
-  at().rounds.WhenAdmitted(change, [this, uid = caller.uid, go = std::move(go)](const Status& admitted) {
-    go(admitted.ok() ? Admit(uid) : admitted);
-  });
-}
-
 // The answer to a rename that was made and should be durable now. One that is not fails, and the kernel then keeps the
 // names as they were: so do we. Where the old target is gone the rename stays, and the answer is kInterrupted, upon
 // which the kernel looks both names up again: it would else take the new file for the one under the old name, and who
@@ -49,7 +42,14 @@ Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced,
 }
 
 void LocalNameChanges::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
-  if (Status admitted = MakesName(params) ? Admit(caller.uid) : Status(); !admitted.ok()) return done(admitted);
+  auto rename = [this, params, caller, done = std::move(done)](const Status& admitted) {
+    if (!admitted.ok()) return done(admitted);
+    RenameAdmitted(params, caller, done);
+  };
+  at().room.WhenAdmitted(ChangeOf(params), caller.uid, std::move(rename));
+}
+
+void LocalNameChanges::RenameAdmitted(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
   auto source = at().parts.names.Lookup({}, params.from_parent, params.from_name);
   if (!source.ok()) return done(source.error());
   bool directory = S_ISDIR(source->mode);
@@ -113,6 +113,18 @@ void LocalNameChanges::RenameWhenAdmitted(const meta::RenameParams& params, cons
   });
 }
 
+void LocalNameChanges::Refuse(const meta::RenameParams& params, const Error& why) {
+  if (why.code == ErrorCode::kInterrupted) return;
+  CommitFailure refused;
+  refused.at = Clock::WallTime();
+  if (const auto source = at().parts.names.Lookup({}, params.from_parent, params.from_name); source.ok()) {
+    refused.source = source->inode;
+  }
+  refused.directory = at().parts.names.PathOf({}, params.from_parent, params.from_name);
+  refused.causes = {why.message};
+  at().commits.NoteRefused(std::move(refused));
+}
+
 // In the order of a directory's rename: what fails before the new name is shown leaves everything as it was.
 void LocalNameChanges::RenameFileDurably(const meta::RenameParams& params, const Files& files, const Caller& caller,
                                          Done<void> done) {
@@ -122,7 +134,7 @@ void LocalNameChanges::RenameFileDurably(const meta::RenameParams& params, const
     if (!durable.ok()) return done(durable);
     auto renamed = Commit({}, params);
     if (!renamed.ok()) return done(renamed.error());
-    auto finish = [this, params, replaced = *renamed, done](const Status& named) {
+    auto finish = [this, params, replaced = renamed->replaced.has_value(), done](const Status& named) {
       done(Finish(params, replaced, named));
     };
     at().rounds.Request(at().waits.Within(caller.context, std::move(finish)), SyncRounds::Scope::kNames);
@@ -131,14 +143,15 @@ void LocalNameChanges::RenameFileDurably(const meta::RenameParams& params, const
 }
 
 // Waits until everything written before is durable, shows the new name, and makes that durable too.
-void LocalNameChanges::RenameDirectory(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
-  auto commit = [this, params, caller, done = std::move(done)](Status durable) mutable {
+void LocalNameChanges::RenameDirectory(meta::RenameParams params, const Caller& caller, Done<void> done) {
+  at().commits.AddTo(params, caller);
+  auto commit = [this, params, caller, begun = Clock::Now(), done = std::move(done)](Status durable) mutable {
     if (durable.ok()) {
       rename_data_durable.Pass();
       durable = at().lost.CheckNone({}, params);
     }
     if (!durable.ok()) {
-      spdlog::error("rename of '{}' to '{}' refused: {}", params.from_name, params.to_name, durable.error().message);
+      Refuse(params, durable.error());
       return done(durable);
     }
     auto renamed = Commit({}, params);
@@ -146,12 +159,20 @@ void LocalNameChanges::RenameDirectory(const meta::RenameParams& params, const C
     rename_committed.Pass();
     // Only the name has to become durable yet: what has no space meanwhile is others', and no reason to deny what has
     // happened.
-    auto finish = [this, params, replaced = *renamed, done = std::move(done)](const Status& named) {
-      done(Finish(params, replaced, named));
+    auto finish = [this, params, begun, result = *renamed, done = std::move(done)](const Status& named) {
+      const Status finished = Finish(params, result.replaced.has_value(), named);
+      if (finished.ok()) {
+        at().commits.NoteCommitted(result.committed, Clock::Now() - begun);
+      } else {
+        // kInterrupted: it stays.
+        if (finished.error().code != ErrorCode::kInterrupted) at().commits.Withdraw(result.committed);
+        Refuse(params, finished.error());
+      }
+      done(finished);
     };
     Sync(caller, SyncRounds::Scope::kNames, std::move(finish));
   };
-  Sync(caller, SyncRounds::Scope::kAll, std::move(commit));
+  Sync(caller, SyncRounds::Scope::kCommit, std::move(commit));
 }
 
 }  // namespace cairnfs::fs

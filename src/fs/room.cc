@@ -28,12 +28,19 @@ constexpr unsigned kThreads = 8;
 
 Error NoSpace() { return MakeError(ErrorCode::kNoSpace, "no space for new data"); }
 
+// An error: no round can make room for what is to tell of the change. Who fills the disk does not cause one each time.
+Status CheckRoundHelps(kv::NameRoom& names, const Room::Wanted& wanted) {
+  if (names.Judge(wanted.change, wanted.uid, 0).ok()) return {};
+  return names.Admit(wanted.change, wanted.uid, 0);
+}
+
 }  // namespace
 
-Room::Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collector& collection)
-    : chunks_(chunks),
-      rounds_(rounds),
-      collection_(collection),
+Room::Room(const Parts& parts)
+    : chunks_(parts.chunks),
+      names_(parts.names),
+      rounds_(parts.rounds),
+      collection_(parts.collection),
       waiters_(std::make_unique<TaskQueue>("cairn-space", kThreads)) {}
 
 void Room::NoteFreed(uint64_t bytes) {
@@ -51,8 +58,19 @@ bool Room::MayBeShort() const {
   return Clock::Now() - none_at_.load() < kNoneHolds || chunks_.AvailableBytes() < kPlentyBytes;
 }
 
-void Room::WaitForSpace(uint64_t bytes, Done<void> write) {
-  waiters_->Post([this, bytes, write = std::move(write)] { write(ReserveOrWait(bytes)); });
+void Room::WaitForSpace(const Wanted& wanted, Done<void> write) {
+  waiters_->Post([this, wanted, write = std::move(write)] { write(ReserveOrWait(wanted)); });
+}
+
+void Room::WhenAdmitted(NameChange change, uint32_t uid, Done<void> go) {
+  rounds_.WhenAdmitted(change, [this, change, uid, go = std::move(go)](const Status& admitted) {
+    if (!admitted.ok() || Has({change, uid})) return go(admitted);
+    if (Status helps = CheckRoundHelps(names_, {change, uid}); !helps.ok()) return go(helps);
+    waiters_->Post([this, change, uid, go] {
+      static_cast<void>(rounds_.RequestAndWait(SyncRounds::Scope::kNames).ok());
+      go(Admit(change, uid));
+    });
+  });
 }
 
 std::chrono::nanoseconds Room::CollectAndWait() {
@@ -63,28 +81,34 @@ std::chrono::nanoseconds Room::CollectAndWait() {
   return Clock::Now() - began;
 }
 
-Status Room::ReserveOrWait(uint64_t bytes) {
+Error Room::WhyNoSpace(const Wanted& wanted) {
+  const Status admitted = Admit(wanted.change, wanted.uid);
+  return admitted.ok() ? NoSpace() : admitted.error();
+}
+
+Status Room::ReserveOrWait(const Wanted& wanted) {
   // A round stores all that was accepted; only what was new has used room.
   auto status = rounds_.RequestAndWait(SyncRounds::Scope::kNames);
-  if (chunks_.TryReserve(bytes)) return {};
+  if (Reserve(wanted)) return {};
   if (!status.ok() && status.error().code != ErrorCode::kNoSpace) {
     // Who would delete old checkpoints to make room would do so for nothing on a disk that is broken.
     if (auto failure = rounds_.DiskFailure()) return *failure;
-    return NoSpace();
+    return WhyNoSpace(wanted);
   }
+  if (!Has(wanted)) return WhyNoSpace(wanted);
   // What nothing names any more may be most of the disk. One collection serves all who wait; when it was in vain, the
   // next few writers need not try again, unless something was freed since.
   const uint64_t count_before = free_count_;
   const bool is_vain_of_late = Clock::Now() < vain_until_.load();
   const bool are_same = collection_.runs_total() == runs_at_vain_collection_;  // or other hosts have deleted something
-  if (is_vain_of_late && are_same && count_before == free_count_at_vain_collection_) return NoSpace();
+  if (is_vain_of_late && are_same && count_before == free_count_at_vain_collection_) return WhyNoSpace(wanted);
   const std::chrono::nanoseconds taken = CollectAndWait();
-  if (chunks_.TryReserve(bytes)) return {};
+  if (Reserve(wanted)) return {};
   free_count_at_vain_collection_ = count_before;
   runs_at_vain_collection_ = collection_.runs_total();
   // One over several hosts keeps all of them busy.
   vain_until_ = Clock::Now() + std::clamp(kHoldPerCollection * taken, kVainHoldsMin, kVainHoldsMax);
-  return NoSpace();
+  return WhyNoSpace(wanted);
 }
 
 std::optional<Error> Room::WhyNoBufferComes(std::chrono::milliseconds without_release, Clock::time_point waits_since) {

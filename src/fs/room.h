@@ -1,4 +1,5 @@
-// Room: waits for disk space for writes, and knows when none will come.
+// Room: waits for disk space for writes, and knows when none will come. Space is for bytes, and for the names and
+// records that tell of them.
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,7 @@
 #include "base/thread_annotations.h"
 #include "fs/collector.h"
 #include "fs/sync_rounds.h"
+#include "kv/name_room.h"
 #include "store/local_chunk_store.h"
 
 namespace cairnfs::fs {
@@ -18,13 +20,33 @@ namespace cairnfs::fs {
 class Room {
  public:
   // All outlive it.
-  Room(store::LocalChunkStore& chunks, SyncRounds& rounds, Collector& collection);
+  struct Parts {
+    store::LocalChunkStore& chunks;
+    kv::NameRoom& names;
+    SyncRounds& rounds;
+    Collector& collection;
+  };
+  explicit Room(const Parts& parts);
   void Stop() { waiters_.reset(); }  // runs what was posted
 
   // All functions may be called from any thread at once.
-  // For a nearly full disk: reserves space for so many bytes, then calls `write` on another thread, perhaps seconds
-  // later. kNoSpace, or the disk's error.
-  void WaitForSpace(uint64_t bytes, Done<void> write);
+  // A change of this user's, which takes room for so many bytes.
+  struct Wanted {
+    NameChange change = NameChange::kAlters;
+    uint32_t uid = 0;
+    uint64_t bytes = 0;
+  };
+  // Whether there is room for what is to tell of the change; with Reserve also for its bytes, which are reserved then.
+  bool Has(const Wanted& wanted) { return names_.Judge(wanted.change, wanted.uid, rounds_.UnwrittenBytes()).ok(); }
+  bool Reserve(const Wanted& wanted) { return Has(wanted) && chunks_.TryReserve(wanted.bytes); }
+  // For a nearly full disk: reserves space, then calls `write` on another thread, perhaps seconds later. kNoSpace, or
+  // the disk's error.
+  void WaitForSpace(const Wanted& wanted, Done<void> write);
+  // Calls `go` once the change may be made: at once, unless it is to be known first how much room was taken by what was
+  // let in before. kNoSpace, or the error of a round.
+  void WhenAdmitted(NameChange change, uint32_t uid, Done<void> go);
+  // Whether it may be made now, for a change that is refused if not.
+  Status Admit(NameChange change, uint32_t uid) { return names_.Admit(change, uid, rounds_.UnwrittenBytes()); }
   void NoteFreed(uint64_t bytes);  // a collection may find so much
   void NoteRemoved() { free_count_++; }
   // Accepted bytes found no space.
@@ -36,13 +58,15 @@ class Room {
   std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release, Clock::time_point waits_since);
 
  private:
-  Status ReserveOrWait(uint64_t bytes);
+  Status ReserveOrWait(const Wanted& wanted);
+  Error WhyNoSpace(const Wanted& wanted);
   std::chrono::nanoseconds CollectAndWait();  // how long that took
   // Tries once more to store accepted bytes that found no space. An error: why they still wait.
   std::optional<Error> RetryWithoutRoom();
   void Probe();
 
   store::LocalChunkStore& chunks_;
+  kv::NameRoom& names_;
   SyncRounds& rounds_;
   Collector& collection_;
   std::atomic<Clock::time_point> vain_until_{Clock::time_point(-std::chrono::hours(1))};  // after one in vain

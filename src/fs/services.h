@@ -5,14 +5,18 @@
 #include "base/task_queue.h"
 #include "fs/calls.h"
 #include "fs/closing.h"
+#include "fs/commits.h"
 #include "fs/contents.h"
 #include "fs/copies.h"
 #include "fs/error_names.h"
 #include "fs/handle.h"
 #include "fs/host_session.h"
+#include "fs/keeping.h"
 #include "fs/lost_files.h"
+#include "fs/policies.h"
 #include "fs/privileges.h"
 #include "fs/room.h"
+#include "fs/saves.h"
 #include "fs/sharing.h"
 #include "fs/streams.h"
 #include "fs/sync_rounds.h"
@@ -34,6 +38,10 @@ struct Services {  // all outlive who has them
   Privileges& privileges;
   LostFiles& lost;
   Totals& totals;
+  Saves& saves;
+  Commits& commits;
+  Keeping& keeping;
+  Policies& policies;
   HostSession& session;
   Sharing& sharing;
   Closing& closing;

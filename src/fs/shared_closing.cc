@@ -189,15 +189,25 @@ void SharedClosing::AnswerOnceMarked(const InodePtr& inode, std::function<void()
   if (!is_posted) tell(PublishInDoubt());
 }
 
+bool SharedClosing::AskForAll(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  Content* content = inode->content.get();
+  if (content == nullptr || !content->changed) return false;
+  content->must_publish = content->shared().is_asked_for = true;
+  return true;
+}
+
+void SharedClosing::PublishFirst(const InodePtr& inode, const Caller& caller, Done<void> then) {
+  if (!AskForAll(inode)) return then({});
+  auto go_on = [then = std::move(then)](const Status& round) {
+    const bool is_killed = !round.ok() && round.error().code == ErrorCode::kInterrupted;
+    then(is_killed ? round : Status());
+  };
+  AfterClosed({at_.rounds, at_.waits, at_.calls}, caller, std::move(go_on));
+}
+
 void SharedClosing::PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) {
-  bool is_changed = false;
-  {
-    MutexLock lock(handle->inode->mutex);
-    Content* content = handle->inode->content.get();
-    is_changed = content != nullptr && content->changed;
-    if (is_changed) content->must_publish = content->shared().is_asked_for = true;
-  }
-  if (!is_changed) return then();
+  if (!AskForAll(handle->inode)) return then();
   auto answer = [this, handle, then = std::move(then)](const Status& round) {
     // Whoever unlocks is not told of an error: fsync and close tell it.
     const Status outcome = CheckOutcome(at_.session, handle->inode, handle->session, round);

@@ -1,7 +1,6 @@
 #include "fs/shared_collection.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/coding.h"
@@ -9,7 +8,6 @@
 #include "base/log.h"
 #include "cluster/held_dumps.h"
 #include "cluster/holder_lists.h"
-#include "fs/marker.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -146,6 +144,22 @@ Result<SharedCollection::State> SharedCollection::AwaitAll(const Context& contex
   }
 }
 
+Status SharedCollection::Mark(const Context& context, CandidateSet& candidates, std::atomic<uint64_t>& inodes_marked) {
+  candidates.Seal();
+  const auto mark = [&](const Digest& digest) { candidates.Mark(digest); };
+  return MarkAll(context, kv_, host_.chunks(), mark, inodes_marked);
+}
+
+Result<store::LiveTotals> SharedCollection::Count(const Context& context) {
+  CandidateSet live;
+  std::atomic<uint64_t> marked{0};
+  const auto mark = [&]() -> Status {
+    CAIRNFS_RETURN_IF_ERROR(local_.VisitChunks(context, [&](const Digest& digest, SegmentId) { live.Add(digest); }));
+    return Mark(context, live, marked);
+  };
+  return CountMarked(context, local_, mark, [&](const Digest& digest) { return live.Contains(digest); });
+}
+
 Status SharedCollection::MarkAndSweep(const Context& context, const Turn& turn, uint64_t bytes_per_second_max,
                                       CollectionProgress& progress) {
   progress.SetPhase("mark");
@@ -153,9 +167,7 @@ Status SharedCollection::MarkAndSweep(const Context& context, const Turn& turn, 
   CandidateSet live;
   CAIRNFS_RETURN_IF_ERROR(local_.VisitChunks(context, [&](const Digest& digest, SegmentId) { live.Add(digest); }));
   CAIRNFS_RETURN_IF_ERROR(cluster::VisitHolders(engine_, [&](const Digest& digest) { live.Add(digest); }));
-  live.Seal();
-  const auto mark = [&](const Digest& digest) { live.Mark(digest); };
-  CAIRNFS_RETURN_IF_ERROR(MarkAll(context, kv_, host_.chunks(), mark, progress.inodes_marked));
+  CAIRNFS_RETURN_IF_ERROR(Mark(context, live, progress.inodes_marked));
   shared_collect_marked.Pass();
   CAIRNFS_ASSIGN_OR_RETURN(const State state, host_.epochs().Read(context));
   CAIRNFS_RETURN_IF_ERROR(CheckStore(context, state));

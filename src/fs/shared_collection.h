@@ -2,11 +2,10 @@
 // why nothing that a record names is lost.
 #pragma once
 
-#include <string>
-
 #include "fs/cluster_host.h"
 #include "fs/collection_work.h"
 #include "fs/filesystem.h"
+#include "fs/marker.h"
 
 namespace cairnfs::fs {
 
@@ -20,9 +19,8 @@ class SharedCollection final : public CollectionWork {
   bool IsCalled(const Context& context) override;
   Result<bool> TakePart(const Context& context, uint64_t bytes_per_second_max, CollectionProgress& progress) override;
   uint64_t CountFree(uint64_t, uint64_t) const override { return 0; }  // of this node's chunks nobody else knows
-  Result<store::LiveTotals> Count(const Context&) override {
-    return MakeError(ErrorCode::kBusy, "what is dead is counted on a host that is alone, not among several");
-  }
+  // Of this node's chunks. What another host is saving, and no record names yet, counts as dead.
+  Result<store::LiveTotals> Count(const Context& context) override;
   Status NoteUncollected(uint64_t) override { return {}; }
   Result<uint64_t> TakeUncollected() override { return 0; }
   Status Release() override;
@@ -47,6 +45,8 @@ class SharedCollection final : public CollectionWork {
   // or the context expired.
   Result<State> AwaitAll(const Context& context, const Turn& turn, CollectionProgress& progress, const char* what,
                          const std::function<bool(const Part&)>& fulfils);
+  // Seals the candidates, and marks those that records name.
+  Status Mark(const Context& context, CandidateSet& candidates, std::atomic<uint64_t>& inodes_marked);
   Status Tell(const Context& context, Turn& turn);
   // Holds collections up where the store went back, and says so.
   Status CheckStore(const Context& context, const State& state);

@@ -58,6 +58,8 @@ struct SharedContent final : PublishState {
   bool must_compare = false;              // what the base names may be collected, if another host has replaced it
   uint64_t compared_revision = 0;         // of the base, when that was last found to be the store's in this epoch
 
+  std::optional<Kills> unpublished_kills;  // what the changes that are not published take away
+
   // Marks of unpublished files (meta::UnpublishedMark).
   bool is_marked = false;                // this host's mark is, or may be, in the store: the next publish takes it away
   unsigned marks_in_doubt = 0;           // marks of this host that may still arrive there (marks.h)
@@ -80,6 +82,8 @@ struct SharedContent final : PublishState {
   void NoteSizeMin(uint64_t size) override { own.size_min = std::max(own.size_min, size); }
   void NoteTruncation(uint64_t size) override;
   void NoteTimes() override { own.times_are_set = true; }
+  void NoteKills(Kills what) override { unpublished_kills = std::max(unpublished_kills.value_or(what), what); }
+  std::optional<Kills> kills() const override { return unpublished_kills; }
   void NoteEmptiedByOpen() override { stays_marked = true; }
   void NotePages() override {
     has_pages = true;

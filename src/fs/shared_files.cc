@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "fs/closing.h"
+#include "fs/privileges.h"
 #include "fs/waits.h"
 
 namespace cairnfs::fs {
@@ -135,6 +136,7 @@ bool SharedFiles::Overlay(meta::Attr& attr) {
   attr.mtime = shared.TimesAreSet() ? content.mtime : std::max(attr.mtime, content.mtime);
   attr.ctime = std::max(attr.ctime, content.ctime);
   attr.allocated_bytes = content.AllocatedBytes();
+  if (Privileges::WillLoseSetId(inode, attr)) attr.mode &= ~static_cast<uint32_t>(S_ISUID | S_ISGID);
   return true;
 }
 

@@ -1,5 +1,7 @@
 #include "fs/shared_publisher.h"
 
+#include <sys/stat.h>
+
 #include <cassert>
 #include <iterator>
 #include <utility>
@@ -15,15 +17,20 @@ constexpr char kNotPublished[] = "bytes of the file that were not published are 
 // A transaction was refused for what stands under the keys of one of its files: the others can be published.
 bool IsOfOneFile(ErrorCode code) { return code == ErrorCode::kConflict || code == ErrorCode::kCorrupt; }
 
+// No room for the records: those that get no longer can be published alone.
+bool IsNoSpace(const Result<uint64_t>& revision) {
+  return !revision.ok() && revision.error().code == ErrorCode::kNoSpace;
+}
+
 }  // namespace
 
 Status SharedPublisher::ResolveDoubt() {
-  CAIRNFS_RETURN_IF_ERROR(marks_.ResolveDoubt());
+  CAIRNFS_RETURN_IF_ERROR(at_.marks.ResolveDoubt());
   if (!in_doubt_) return {};
   // What was dropped with its session can run no more: whether it did is nobody's concern.
-  const bool is_dropped = in_doubt_->session != host_.session();
+  const bool is_dropped = in_doubt_->session != at_.host.session();
   const Result<uint64_t> revision =
-      is_dropped ? MakeError(ErrorCode::kStale, kNotPublished) : kv_.Commit({}, in_doubt_->transaction);
+      is_dropped ? MakeError(ErrorCode::kStale, kNotPublished) : at_.kv.Commit({}, in_doubt_->transaction);
   if (IsInDoubt(revision)) return revision.error().WithContext("records of files");
   InDoubt resolved = *std::exchange(in_doubt_, std::nullopt);
   std::vector<PublishItem> conflicts;
@@ -34,27 +41,27 @@ Status SharedPublisher::ResolveDoubt() {
 }
 
 void SharedPublisher::Open(DirtyFiles::Which which) {
-  if (files_.empty()) return;
+  if (at_.files.empty()) return;
   is_open_ = true;
-  for (const InodePtr& inode : files_.TakeOver(which)) table_.Unhold(inode);
+  for (const InodePtr& inode : at_.files.TakeOver(which)) at_.table.Unhold(inode);
 }
 
 // Before chunks are waited for: should this host end meanwhile, others know that the file is not what was closed.
 Status SharedPublisher::MarkClosed() {
   std::vector<InodePtr> unmarked;
-  for (const InodePtr& inode : files_.taken()) {
+  for (const InodePtr& inode : at_.files.taken()) {
     MutexLock lock(inode->mutex);
     const Content& content = *inode->content;
     const bool is_closed = content.changed && !content.must_reload() && content.shared().is_closed;
     if (is_closed && !content.shared().is_marked && HasUnpublishedBytes(content)) unmarked.push_back(inode);
   }
-  return marks_.Put({}, unmarked);
+  return at_.marks.Put({}, unmarked);
 }
 
 void SharedPublisher::TellFailures() {
-  if (in_doubt_ || marks_.in_doubt()) return;  // by a later round
+  if (in_doubt_ || at_.marks.in_doubt()) return;  // by a later round
   const std::vector<InodePtr> failed = items_.TakeFailed();
-  if (Status told = marks_.Put({}, failed); !told.ok()) {
+  if (Status told = at_.marks.Put({}, failed); !told.ok()) {
     spdlog::warn("other hosts do not know yet that files could not be published: {}", told.error().message);
   }
 }
@@ -64,17 +71,17 @@ void SharedPublisher::CompareBase(const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     if (!inode->content->changed || !inode->content->shared().must_compare) return;
   }
-  const uint64_t epoch = host_.epoch();
-  const auto state = names_.ReadFile({}, inode->id);
+  const uint64_t epoch = at_.host.epoch();
+  const auto state = at_.names.ReadFile({}, inode->id);
   if (!state.ok()) return;
   MutexLock lock(inode->mutex);
   Content& content = *inode->content;
   if (!content.changed || content.must_reload()) return;
   SharedContent& shared = content.shared();
   const bool is_newer = state->record_revision > shared.base_revision;
-  if (is_newer && !Rebase(content, state->record, state->record_revision, chunks_).ok()) return;
-  if (is_newer) streams_.DropStoredFronts(inode);
-  if (epoch != host_.epoch()) return;  // what was read may be older than that
+  if (is_newer && !Rebase(content, state->record, state->record_revision, at_.chunks).ok()) return;
+  if (is_newer) at_.streams.DropStoredFronts(inode);
+  if (epoch != at_.host.epoch()) return;  // what was read may be older than that
   shared.must_compare = false;
   shared.compared_revision = state->record_revision;
 }
@@ -85,7 +92,7 @@ void SharedPublisher::Prepare(const InodePtr& inode, std::vector<PublishItem>& i
     MutexLock lock(inode->mutex);
     const Content& content = *inode->content;
     session = content.shared().session;
-    const bool is_lost = !content.changed || content.must_reload() || session != host_.session();
+    const bool is_lost = !content.changed || content.must_reload() || session != at_.host.session();
     if (!is_lost) {
       auto item = items_.Prepare(inode);
       if (item.ok()) items.push_back(std::move(*item));
@@ -100,21 +107,21 @@ Status SharedPublisher::Finish(const Round&) {
   assert(is_open_);
   if (Status marked = MarkClosed(); !marked.ok()) {
     // Whoever changes such a file does not wait for the answer.
-    for (const InodePtr& inode : files_.taken()) items_.RequeueUnprepared(inode, marked.error());
-    files_.ClearTaken();
+    for (const InodePtr& inode : at_.files.taken()) items_.RequeueUnprepared(inode, marked.error());
+    at_.files.ClearTaken();
     return marked;
   }
-  for (const InodePtr& inode : files_.taken()) CompareBase(inode);
-  for (const DirtyFiles::Undrained& undrained : files_.Drain()) {
+  for (const InodePtr& inode : at_.files.taken()) CompareBase(inode);
+  for (const DirtyFiles::Undrained& undrained : at_.files.Drain()) {
     MutexLock lock(undrained.inode->mutex);
     items_.NoteFailure(undrained.inode, undrained.why);
   }
   std::vector<PublishItem> items;
-  for (const InodePtr& inode : files_.taken()) Prepare(inode, items);
-  files_.ClearTaken();
+  for (const InodePtr& inode : at_.files.taken()) Prepare(inode, items);
+  at_.files.ClearTaken();
   const Status published = Publish(std::move(items));
   TellFailures();
-  is_open_ = in_doubt_.has_value() || marks_.in_doubt();
+  is_open_ = in_doubt_.has_value() || at_.marks.in_doubt();
   return published;
 }
 
@@ -123,7 +130,7 @@ Status SharedPublisher::Publish(std::vector<PublishItem> items) {
   if (items.empty()) return {};
   std::vector<InodeId> inodes;
   for (const PublishItem& item : items) inodes.push_back(item.inode->id);
-  auto levels = host_.levels().Of({}, inodes);
+  auto levels = at_.host.levels().Of({}, inodes);
   if (!levels.ok()) {
     items_.RequeueAll(items, levels.error());
     return levels.error();
@@ -162,14 +169,14 @@ Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> ite
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
     const uint64_t epoch_before = epoch_;
-    const Status begun = attempt == 0 ? Status() : host_.BeginEpoch({});
+    const Status begun = attempt == 0 ? Status() : at_.host.BeginEpoch({});
     if (!begun.ok()) {
       items_.RequeueAll(items, begun.error());
       return begun;
     }
-    epoch_ = host_.epoch();
+    epoch_ = at_.host.epoch();
     const bool may_be_of_one = attempt > 0 && epoch_ == epoch_before;
-    const auto unreadable = host_.SyncReadableChunks({}, level);
+    const auto unreadable = at_.host.SyncReadableChunks({}, level);
     if (!unreadable.ok()) {
       items_.RequeueAll(items, unreadable.error());
       return unreadable.error();
@@ -207,7 +214,7 @@ Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> ite
 Status SharedPublisher::CommitBatches(std::span<PublishItem> items, Batching batching,
                                       std::vector<PublishItem>& conflicts) {
   Status first;
-  const kv::KvLimits limits = kv_.limits();
+  const kv::KvLimits limits = at_.kv.limits();
   while (!items.empty()) {
     const size_t count = batching == Batching::kFull ? CountOfBatch(items, limits) : 1;
     std::vector<PublishItem> batch(std::make_move_iterator(items.begin()),
@@ -215,8 +222,15 @@ Status SharedPublisher::CommitBatches(std::span<PublishItem> items, Batching bat
     items = items.subspan(count);
     for (const PublishItem& item : batch) PublishItems::NoteSent(item);
     kv::Transaction transaction = items_.TransactionOf(batch, epoch_);
-    auto revision = kv_.Commit({}, transaction);
-    const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code);
+    auto revision = at_.kv.Commit({}, transaction);
+    if (IsNoSpace(revision) && count > 1) {
+      const Status alone = CommitBatches(batch, Batching::kOneByOne, conflicts);
+      if (first.ok()) first = alone;
+      if (!in_doubt_) continue;
+      items_.RequeueAll(items, alone.error());
+      return first;
+    }
+    const bool has_failed = !revision.ok() && !IsOfOneFile(revision.error().code) && !IsNoSpace(revision);
     if (has_failed && first.ok()) first = revision.error().WithContext("records of files");
     if (IsInDoubt(revision)) {
       for (const PublishItem& item : batch) PublishItems::NoteInDoubt(item);
@@ -237,9 +251,9 @@ void SharedPublisher::Conclude(std::vector<PublishItem>& items, const Result<uin
       items_.Complete(item, *revision);
     } else if (revision.error().code == ErrorCode::kStale) {
       // First: who waits for the file must not find nothing left to publish, and the session alive.
-      host_.EndSession(item.session);
+      at_.host.EndSession(item.session);
       items_.Drop(item.inode, item.session, SessionLost(kNotPublished));
-    } else if (revision.error().code == ErrorCode::kCorrupt && items.size() == 1) {
+    } else if (IsNoSpace(revision) || (revision.error().code == ErrorCode::kCorrupt && items.size() == 1)) {
       items_.Fail(item, revision.error());
     } else if (IsOfOneFile(revision.error().code)) {
       PublishItems::NoteRefused(item);
@@ -250,9 +264,37 @@ void SharedPublisher::Conclude(std::vector<PublishItem>& items, const Result<uin
   }
 }
 
+// Before the publish, which then compares the record that this leaves.
+Status SharedPublisher::EndPrivileges(const PublishItem& item, const meta::FileState& state) {
+  if (!item.kills) return {};
+  const InodePtr& inode = item.inode;
+  if (state.has_capability) {
+    const Status removed = at_.names.RemoveXattr({}, inode->id, meta::kCapabilityXattr);
+    if (!removed.ok() && removed.error().code != ErrorCode::kNoData) return removed;
+  }
+  constexpr uint32_t kSetIdBits = S_ISUID | S_ISGID;
+  bool must_clear = (state.inode.mode & kSetIdBits) != 0 && item.kills == Kills::kSetIdToo;
+  uint64_t revision = state.inode_revision;
+  {
+    MutexLock lock(inode->mutex);
+    must_clear = must_clear && revision != inode->judged_revision;
+  }
+  if (must_clear) {
+    meta::AttrChanges changes;
+    changes.mode_cleared = kSetIdBits;
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.names.SetAttr({}, inode->id, changes));
+    revision = attr.inode_revision;
+  } else if ((state.inode.mode & kSetIdBits) != 0) {
+    return {};
+  }
+  MutexLock lock(inode->mutex);
+  inode->NoteJudged(revision);
+  return {};
+}
+
 Result<std::optional<PublishItem>> SharedPublisher::Reconcile(PublishItem item) {
   const InodePtr& inode = item.inode;
-  auto state = names_.ReadFile({}, inode->id, meta::Namespace::WithMarks::kYes);
+  auto state = at_.names.ReadFile({}, inode->id, meta::Namespace::WithMarks::kYes);
   if (!state.ok() && state.error().code == ErrorCode::kCorrupt) {
     items_.Fail(item, state.error());
     return std::optional<PublishItem>();
@@ -266,9 +308,13 @@ Result<std::optional<PublishItem>> SharedPublisher::Reconcile(PublishItem item) 
     items_.Drop(inode, item.session, why, PublishItems::Who::kWhoHasItOpen);
     return std::optional<PublishItem>();
   }
-  if (item.session != host_.session()) {
+  if (item.session != at_.host.session()) {
     items_.Drop(inode, item.session, SessionLost(kNotPublished));
     return std::optional<PublishItem>();
+  }
+  if (Status ended = EndPrivileges(item, *state); !ended.ok()) {
+    items_.Requeue(item, ended.error());
+    return ended.error();
   }
   Status rebased;
   {
@@ -276,10 +322,10 @@ Result<std::optional<PublishItem>> SharedPublisher::Reconcile(PublishItem item) 
     Content& content = *inode->content;
     if (PublishItems::IsCurrent(item, content)) {
       PublishItems::Withdraw(item, content);
-      host_.NoteMarks(*state, content.shared());
+      at_.host.NoteMarks(*state, content.shared());
       if (state->record_revision != content.shared().base_revision) {
-        rebased = Rebase(content, state->record, state->record_revision, chunks_);
-        if (rebased.ok()) streams_.DropStoredFronts(inode);
+        rebased = Rebase(content, state->record, state->record_revision, at_.chunks);
+        if (rebased.ok()) at_.streams.DropStoredFronts(inode);
       }
       if (rebased.ok()) {
         auto again = items_.Prepare(inode);

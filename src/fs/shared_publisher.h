@@ -7,6 +7,9 @@
 // over with this host's own ranges laid over it, and the publish is tried again. Bytes of a session that is gone are
 // dropped: nobody may publish them.
 //
+// Where the item has bytes that end set-id bits or capabilities it compares that the file has none, or those alone that
+// they leave. Where another host gave it some meanwhile, they are taken away, and the publish is tried again.
+//
 // It also compares the epoch of the collection that this host has begun. Where there is a newer one, that is begun,
 // what the records name is asked for anew, and the publish is tried again (docs/cluster/collection.md).
 //
@@ -37,22 +40,14 @@ class SharedPublisher final : public Publisher {
     DirtyFiles& files;
     Marks& marks;
   };
-  explicit SharedPublisher(const Parts& parts)
-      : kv_(parts.kv),
-        names_(parts.names),
-        chunks_(parts.chunks),
-        host_(parts.host),
-        streams_(parts.streams),
-        table_(parts.table),
-        files_(parts.files),
-        marks_(parts.marks),
-        items_(parts.host, parts.streams, parts.files) {}
+  explicit SharedPublisher(const Parts& parts) : at_(parts), items_(parts.host, parts.streams, parts.files) {}
 
   void BeginOperation() override {}
   void EndOperation() override {}
   Admission Admit(NameChange) const override { return Admission::kAtOnce; }
   bool AdmitsWhileFailing(NameChange) const override { return true; }
   bool HasUnflushedNames() const override { return false; }
+  uint64_t UnwrittenBytes() const override { return 0; }  // they go where the names are kept, and are judged there
   bool MayRunOnCaller() const override { return false; }  // it waits for other hosts
   bool IsDiskFailure(const Error&) const override { return false; }
   bool is_open() const override { return is_open_; }
@@ -67,8 +62,9 @@ class SharedPublisher final : public Publisher {
   //   it ran                                Complete
   //   a compare failed                      Reconcile, and tried alone in the same round
   //   a key cannot be read                  the same; where it was alone Fail
+  //   the records have no room              each is tried alone; where it was alone Fail
   //   the session is gone                   Drop: nobody may publish it any more
-  //   refused, as for want of space         Requeue
+  //   refused for another reason            Requeue
   //   it may have run, or may run yet       in_doubt_; ResolveDoubt finds out before the next round, and what is
   //                                         not sent by then is requeued
   // Until it is known what became of it nothing of its files may be published, which would be laid over what others
@@ -78,14 +74,12 @@ class SharedPublisher final : public Publisher {
     uint64_t session = 0;
     std::vector<PublishItem> items;
   };
-  // Before chunks are waited for: should this host end meanwhile, others know that the file is not what was closed.
   Status MarkClosed();
   void TellFailures();
   void Prepare(const InodePtr& inode, std::vector<PublishItem>& items);
   // Where the base may have been replaced and its pages collected: before they are needed. What fails here fails when
   // the file is published.
   void CompareBase(const InodePtr& inode);
-  // What needs this node's disk alone does not wait for other nodes.
   Status Publish(std::vector<PublishItem> items);
   Status PublishAt(Durability level, std::vector<PublishItem> items);
   void FailUnreadable(const cluster::ClusterChunkStore::Unreadable& unreadable, std::vector<PublishItem>& items);
@@ -95,18 +89,13 @@ class SharedPublisher final : public Publisher {
   Status CommitBatches(std::span<PublishItem> items, Batching batching, std::vector<PublishItem>& conflicts);
   // Once it is known what became of the transaction.
   void Conclude(std::vector<PublishItem>& items, const Result<uint64_t>& revision, std::vector<PublishItem>& conflicts);
+  // After a conflict: takes away what the bytes of the item end and another host gave to the file.
+  Status EndPrivileges(const PublishItem& item, const meta::FileState& state);
   // After a conflict: takes over what another host published. nullopt: nothing is left to publish, or it cannot be,
   // which is noted.
   Result<std::optional<PublishItem>> Reconcile(PublishItem item);
 
-  kv::KvStore& kv_;
-  meta::Namespace& names_;
-  store::ChunkStore& chunks_;
-  ClusterHost& host_;
-  Streams& streams_;
-  InodeTable& table_;
-  DirtyFiles& files_;
-  Marks& marks_;
+  const Parts at_;
 
   PublishItems items_;
   uint64_t epoch_ = 0;                // that was begun before the chunks of this attempt were synced

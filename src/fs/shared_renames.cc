@@ -17,7 +17,6 @@ namespace {
 
 Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 
-constexpr size_t kFailuresMax = 16;
 constexpr size_t kCausesNamedMax = 5;    // in an error's message
 constexpr size_t kLackingNamedMax = 20;  // files of one commit
 // So long a rename that is refused looks for what to name. Each path takes some reads of the metadata.
@@ -32,19 +31,6 @@ std::string CommitFailure::JoinCauses() const {
   return text;
 }
 
-std::optional<CommitFailure> SharedNameChanges::LastFailed(InodeId directory) const {
-  MutexLock lock(mutex_);
-  for (const CommitFailure& failure : failures_) {
-    if (failure.source == directory) return failure;
-  }
-  return std::nullopt;
-}
-
-std::vector<CommitFailure> SharedNameChanges::Failures() const {
-  MutexLock lock(mutex_);
-  return {failures_.begin(), failures_.end()};
-}
-
 // What no close has waited for is to be durable before what it took the place of is deleted.
 void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
   if (Status session = shared_.session.Await(caller.context); !session.ok()) return go(session);
@@ -54,9 +40,12 @@ void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Do
 
 Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameParams& names, const Caller& caller) {
   CAIRNFS_RETURN_IF_ERROR(shared_.session.Await(caller.context));
-  Renaming renaming{.params = names, .caller = caller, .sources = {}, .session = shared_.host.session()};
+  Renaming renaming{
+      .params = names, .caller = caller, .sources = {}, .session = shared_.host.session(), .begun_at = Clock::Now()};
   meta::RenameParams& params = renaming.params;
-  if (MakesName(params)) params.makes_names_for = caller.uid;
+  const NameChange change = ChangeOf(params);
+  if (change == NameChange::kMakes) params.makes_names_for = caller.uid;
+  params.may_lengthen = change == NameChange::kAlters;
   constexpr auto kWithMarks = meta::Namespace::WithMarks::kYes;
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr source,
                            at().parts.names.Lookup(caller.context, params.from_parent, params.from_name, kWithMarks));
@@ -74,6 +63,7 @@ Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameP
     renaming.has_directory = renaming.has_directory || S_ISDIR(attr.mode);
     CAIRNFS_RETURN_IF_ERROR(PrepareForNewName(attr.inode));
   }
+  if (renaming.has_directory) at().commits.AddTo(params, caller);
   renaming.may_need_copies = renaming.has_directory || params.from_parent != params.to_parent;
   return renaming;
 }
@@ -98,7 +88,7 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
     return AfterUnawaited({at().rounds, at().waits, at().calls}, shared_.host, caller, std::move(commit));
   }
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
-  Sync(caller, has_directory ? SyncRounds::Scope::kAll : SyncRounds::Scope::kClosed, std::move(commit));
+  Sync(caller, has_directory ? SyncRounds::Scope::kCommit : SyncRounds::Scope::kClosed, std::move(commit));
 }
 
 bool SharedNameChanges::ArePublished(const std::vector<meta::Attr>& files) {
@@ -145,6 +135,7 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
   const bool is_another =
       !renamed.ok() && renamed.error().code == ErrorCode::kStale && renaming.session == shared_.host.session();
   if (is_another) return Rename(params, renaming.caller, done);
+  if (renamed.ok()) at().commits.NoteCommitted(renamed->committed, Clock::Now() - renaming.begun_at);
   done(renamed.ok() ? Status() : Status(renamed.error()));
 }
 
@@ -249,12 +240,10 @@ std::string SharedNameChanges::NoteFailure(const meta::RenameParams& params, std
       params.from_parent == kRootInode ? "" : "#" + std::to_string(params.from_parent.value) + "/";
   failure.directory =
       may_ask ? at().parts.names.PathOf({}, params.from_parent, params.from_name) : above + params.from_name;
-  for (const std::string& cause : causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
+  failure.host = shared_.host.NameOf(shared_.host.self());
   failure.causes = std::move(causes);
   std::string said = failure.JoinCauses();
-  MutexLock lock(mutex_);
-  failures_.push_front(std::move(failure));
-  if (failures_.size() > kFailuresMax) failures_.pop_back();
+  at().commits.NoteRefused(std::move(failure));
   return said;
 }
 

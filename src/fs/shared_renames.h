@@ -3,7 +3,6 @@
 // and which files.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +24,6 @@ class SharedNameChanges final : public NameChanges {
   void WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) override;
   void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) override;
   void SyncNames(Done<void> done) override { done({}); }
-  std::optional<CommitFailure> LastFailed(InodeId directory) const override;
-  std::vector<CommitFailure> Failures() const override;
 
  private:
   struct Renaming {
@@ -34,6 +31,7 @@ class SharedNameChanges final : public NameChanges {
     Caller caller;
     std::vector<meta::Attr> sources;  // what gets a new name: two of them are exchanged
     uint64_t session = 0;             // under which it was begun
+    Clock::time_point begun_at;
     bool has_directory = false;
     bool may_need_copies = false;
   };
@@ -56,8 +54,6 @@ class SharedNameChanges final : public NameChanges {
               const std::vector<std::string>& files = {});
 
   const Parts shared_;
-  mutable Mutex mutex_;
-  std::deque<CommitFailure> failures_ GUARDED_BY(mutex_);  // the latest first
 };
 
 }  // namespace cairnfs::fs

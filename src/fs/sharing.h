@@ -12,52 +12,55 @@
 
 namespace cairnfs::fs {
 
-// (*) may wait for other hosts: call these on a thread of Calls.
+// (*) may wait for other hosts: call these on a thread of Calls. Where a function has a body here, that is what a host
+// alone does.
 class Sharing {
  public:
   virtual ~Sharing() = default;
 
   // FileSystem::owns_names.
-  virtual bool owns_names() const = 0;
+  virtual bool owns_names() const { return true; }
 
   // --- A file that is being made, while its number is held.
   // Adds the mark to the transaction that makes the file. Each attempt stores its session in `session`.
-  virtual std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t& session) = 0;
+  virtual std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t& /*session*/) { return {}; }
   // The content is in memory; the transaction that made the file was of this session.
-  virtual void NoteCreated(const InodePtr& inode, uint64_t session) REQUIRES_LOCK(inode->mutex) = 0;
-  virtual void EndCreate(const Context& context, const InodePtr& inode, uint64_t session) = 0;  // (*)
+  virtual void NoteCreated([[maybe_unused]] const InodePtr& inode, uint64_t /*session*/) REQUIRES_LOCK(inode->mutex) {}
+  virtual void EndCreate(const Context& /*context*/, const InodePtr& /*inode*/, uint64_t /*session*/) {}  // (*)
 
   // kIsDirectory, kNotFound, kStale: the file cannot be opened. (*)
   virtual Status MayOpen(const Context& context, InodeId id) = 0;
   // Loads the content as others have published it by now. (*)
   virtual void LoadForOpen(const InodePtr& inode, const OpenFlags& flags, const Caller& caller, Done<void> done) = 0;
   // An open that was to truncate the file has failed.
-  virtual void NoteTruncationFailed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
+  virtual void NoteTruncationFailed([[maybe_unused]] const InodePtr& inode) REQUIRES_LOCK(inode->mutex) {}
 
   // Attributes from the namespace, with those of the content in memory put in, as of one moment. (*)
   virtual Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read) = 0;
   // Whether LookForOthers must be called before the content is read.
-  virtual bool MustLook(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
+  virtual bool MustLook([[maybe_unused]] const InodePtr& inode) REQUIRES_LOCK(inode->mutex) { return false; }
   // Takes over what others have published, as an open does. Calls `done` on another thread.
-  virtual void LookForOthers(const InodePtr& inode, const Caller& caller, Done<void> done) = 0;
+  virtual void LookForOthers(const InodePtr& /*inode*/, const Caller& /*caller*/, Done<void> done) { done({}); }
   // The same, if this host has noticed that others may have published since. If not, calls `done` at once.
-  virtual void WhenCurrent(const InodePtr& inode, const Caller& caller, Done<void> done) = 0;
+  virtual void WhenCurrent(const InodePtr& /*inode*/, const Caller& /*caller*/, Done<void> done) { done({}); }
   // An open file is read. Looks in the background, now and then, whether others have published.
-  virtual void NoteRead(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) = 0;
+  virtual void NoteRead([[maybe_unused]] const InodePtr& inode) REQUIRES_LOCK(inode->mutex) {}
   // A lock on the file was granted, or a chunk of it is gone: reads from now on see what others have closed.
-  virtual void NoteLocked(const InodePtr& inode) = 0;
+  virtual void NoteLocked(const InodePtr& /*inode*/) {}
   // Takes over what others have published, as far as it can be read. (*)
-  virtual void Refresh(const InodePtr& inode, const Caller& caller) = 0;
+  virtual void Refresh(const InodePtr& /*inode*/, const Caller& /*caller*/) {}
   // Whether a chunk that could not be read with this error may be readable again soon.
-  virtual bool MayComeBack(const Error& error) const = 0;
+  virtual bool MayComeBack(const Error& /*error*/) const { return false; }
   // The pages of the recipe that an open needs and that are not at hand. (*)
-  virtual std::vector<Digest> PagesToOpen(const Context& context, InodeId id) = 0;
+  virtual std::vector<Digest> PagesToOpen(const Context& /*context*/, InodeId /*id*/) { return {}; }
 
   // Whether an append goes to where this host's last one ended, so that others need not be asked.
-  virtual bool ContinuesAppends(const InodePtr& inode) = 0;
+  virtual bool ContinuesAppends(const InodePtr& /*inode*/) { return true; }
   // Where an append goes.
-  virtual uint64_t PlaceAppend(const InodePtr& inode, const FileSystem::WriteRequest& request)
-      REQUIRES_LOCK(inode->mutex) = 0;
+  virtual uint64_t PlaceAppend([[maybe_unused]] const InodePtr& inode, const FileSystem::WriteRequest& request)
+      REQUIRES_LOCK(inode->mutex) {
+    return request.offset;
+  }
   // Makes the change, based on what others have published. (*)
   virtual void Change(FileChange change, Done<void> done) = 0;
 
@@ -78,24 +81,9 @@ class LocalFiles final : public Sharing {
   };
   explicit LocalFiles(const Parts& parts) : at_(parts) {}
 
-  bool owns_names() const override { return true; }
-  std::function<void(kv::Transaction&, InodeId)> MarkCreated(uint64_t&) override { return {}; }
-  void NoteCreated(const InodePtr&, uint64_t) override {}
-  void EndCreate(const Context&, const InodePtr&, uint64_t) override {}
   Status MayOpen(const Context& context, InodeId id) override;
   void LoadForOpen(const InodePtr& inode, const OpenFlags& flags, const Caller& caller, Done<void> done) override;
-  void NoteTruncationFailed(const InodePtr&) override {}
   Result<meta::Attr> ReadAttr(const std::function<Result<meta::Attr>()>& read) override;
-  bool MustLook(const InodePtr&) override { return false; }
-  void LookForOthers(const InodePtr&, const Caller&, Done<void> done) override { done({}); }
-  void WhenCurrent(const InodePtr&, const Caller&, Done<void> done) override { done({}); }
-  void NoteRead(const InodePtr&) override {}
-  void NoteLocked(const InodePtr&) override {}
-  void Refresh(const InodePtr&, const Caller&) override {}
-  bool MayComeBack(const Error&) const override { return false; }
-  std::vector<Digest> PagesToOpen(const Context&, InodeId) override { return {}; }
-  bool ContinuesAppends(const InodePtr&) override { return true; }
-  uint64_t PlaceAppend(const InodePtr&, const FileSystem::WriteRequest& request) override { return request.offset; }
   void Change(FileChange change, Done<void> done) override;
   void NoteOrphan(const InodePtr& inode) override;
 

@@ -26,8 +26,12 @@ bool IsPassing(ErrorCode code) { return code == ErrorCode::kUnavailable || code 
 
 }  // namespace
 
-void Streams::SetError(const InodePtr& inode, const Error& error) {
-  inode->error.Set(error);
+void Streams::SetError(const InodePtr& inode, const Error& error, bool heals) {
+  if (heals) {
+    inode->error.SetThatHeals(error);
+  } else {
+    inode->error.Set(error);
+  }
   hooks_.failed(inode->id);
 }
 
@@ -36,27 +40,17 @@ void Streams::NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error&
   content.no_space_through = std::max(content.no_space_through, chunk_id);
   hooks_.no_room();
   // What finds no space is tried again and again; it is news once.
-  if (!std::exchange(content.no_space_noted, true)) SetErrorThatHeals(inode, error);
+  if (!std::exchange(content.no_space_noted, true)) SetError(inode, error, true);
 }
 
 void Streams::NoteRecipeError(const InodePtr& inode, const Error& error) {
   const bool no_space = error.code == ErrorCode::kNoSpace;
   if (no_space) hooks_.no_room();
-  if (std::exchange(inode->content->recipe_error_noted, true)) return;
-  if (no_space) {
-    SetErrorThatHeals(inode, error);
-  } else {
-    SetError(inode, error);
-  }
+  if (!std::exchange(inode->content->recipe_error_noted, true)) SetError(inode, error, no_space);
 }
 
 void Streams::ForgetRecipeError(const InodePtr& inode) {
   if (std::exchange(inode->content->recipe_error_noted, false)) ForgetHealed(inode);
-}
-
-void Streams::SetErrorThatHeals(const InodePtr& inode, const Error& error) {
-  inode->error.SetThatHeals(error);
-  hooks_.failed(inode->id);
 }
 
 void Streams::ForgetHealed(const InodePtr& inode) {
@@ -89,6 +83,7 @@ bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   Content& content = *inode->content;
   Overlay& overlay = content.overlay;
   content.written_at = Clock::Now();
+  content.accepted_bytes += data.size;
   if (!overlay.HasRunTo(offset)) FillSmallHole(inode, offset);
   if (!content.filled_holes.empty()) content.filled_holes.Remove(offset, offset + data.size);
   uint64_t before = overlay.run_bytes();
@@ -122,7 +117,7 @@ void Streams::MergeTail(const InodePtr& inode, uint64_t size) {
   const uint64_t grown_from = content.published_size;
   if (grown_from == 0 || size <= grown_from || !content.lost.empty()) return;
   if (content.overlay.HasRunTo(size)) return;  // it goes on, and is in memory from its last cut on
-  const TailMerge merge{.size = size, .grown_from = grown_from, .params = params_};
+  const TailMerge merge{.size = size, .params = params_};
   // From this host alone: a round waits for no other to read what it could leave as it is.
   ChunkSink sink{chunks_, content.owner, content.pins};
   if (uint64_t replaced = fs::MergeTail(content.extents, merge, local_, sink)) hooks_.freed(replaced);
@@ -141,51 +136,53 @@ void Streams::BeginCut(const InodePtr& inode) {
 
 void Streams::ScheduleCut(const InodePtr& inode) {
   const auto& runs = inode->content->overlay.runs();
-  if (std::any_of(runs.begin(), runs.end(), [](const auto& item) { return IsWorthCutting(item.second); })) {
-    if (TakeCutting(inode)) BeginCut(inode);
+  const bool is_worth = std::ranges::any_of(runs, [](const auto& item) { return IsWorthCutting(item.second); });
+  if (is_worth && TakeCutting(inode)) BeginCut(inode);
+}
+
+// The bytes of the run at `start` that its finder has not seen, and what it finds there.
+struct Streams::Scan {
+  struct Cut {
+    uint64_t end;
+    std::vector<uint32_t> anchors;
+  };
+  chunking::CutFinder finder;
+  uint64_t position;  // in the file: up to there it has seen them
+  std::vector<io::Slice> unseen;
+  std::vector<Cut> cuts;
+
+  Scan(const Overlay& overlay, uint64_t start, const Run& run) : finder(run.finder), position(start + run.scanned) {
+    overlay.Visit(
+        position, run.length - run.scanned, [this](uint64_t, const io::Slice& slice) { unseen.push_back(slice); },
+        [](uint64_t, uint64_t) {});
   }
-}
 
-// The bytes of the run at `start` that its finder has not seen.
-static std::vector<io::Slice> Unscanned(const Overlay& overlay, uint64_t start, const Run& run) {
-  std::vector<io::Slice> slices;
-  overlay.Visit(
-      start + run.scanned, run.length - run.scanned, [&](uint64_t, const io::Slice& slice) { slices.push_back(slice); },
-      [](uint64_t, uint64_t) {});
-  return slices;
-}
-
-// Where a chunk ends, and its anchors.
-struct Streams::FoundCut {
-  uint64_t end;
-  std::vector<uint32_t> anchors;
-};
-
-// `position`: in the file, of the first byte; then of the end.
-std::vector<Streams::FoundCut> Streams::FindCuts(const std::vector<io::Slice>& slices, chunking::CutFinder& finder,
-                                                 uint64_t& position) {
-  std::vector<FoundCut> cuts;
-  for (const io::Slice& slice : slices) {
-    ByteSpan rest = slice.bytes();
-    while (!rest.empty()) {
-      auto step = finder.Feed(rest);
-      position += step.consumed;
-      rest = rest.subspan(step.consumed);
-      if (step.cut) cuts.push_back({position, std::move(step.anchors)});
+  void FindCuts() {
+    for (const io::Slice& slice : unseen) {
+      ByteSpan rest = slice.bytes();
+      while (!rest.empty()) {
+        auto step = finder.Feed(rest);
+        position += step.consumed;
+        rest = rest.subspan(step.consumed);
+        if (step.cut) cuts.push_back({position, std::move(step.anchors)});
+      }
     }
   }
-  return cuts;
-}
+};
 
-uint64_t Streams::LaunchCuts(const InodePtr& inode, uint64_t start, std::vector<FoundCut> cuts, Here* here) {
+std::map<uint64_t, Run>::iterator Streams::LaunchCuts(const InodePtr& inode, uint64_t start, Scan scan, Here* here) {
   Content& content = *inode->content;
-  for (FoundCut& cut : cuts) {
+  for (Scan::Cut& cut : scan.cuts) {
     auto chunk = content.overlay.Carve(start, cut.end - start, content.next_chunk_id++);
     chunk->anchors = std::move(cut.anchors);
     Launch(inode, std::move(chunk), here);
     start = cut.end;
   }
-  return start;
+  const auto rest = content.overlay.runs().find(start);
+  if (rest == content.overlay.runs().end()) return rest;
+  rest->second.scanned = scan.position - start;
+  rest->second.finder = std::move(scan.finder);
+  return rest;
 }
 
 void Streams::Cut(const InodePtr& inode) {
@@ -206,24 +203,16 @@ bool Streams::CutOnce(const InodePtr& inode) {
   }
   uint64_t start = found->first, id = found->second.id, version = found->second.version;
   uint64_t scanned = found->second.scanned;
-  chunking::CutFinder finder = found->second.finder;
-  const std::vector<io::Slice> slices = Unscanned(content.overlay, start, found->second);
+  Scan scan(content.overlay, start, found->second);
   lock.Unlock();
-
-  uint64_t position = start + scanned;
-  std::vector<FoundCut> cuts = FindCuts(slices, finder, position);
-
+  scan.FindCuts();
   lock.Lock();
   if (!inode->content) return false;
   auto run = runs.find(start);
   if (run == runs.end() || run->second.id != id || run->second.version != version || run->second.scanned != scanned) {
     return true;  // overwritten or drained meanwhile: what is left is looked through anew
   }
-  const uint64_t at = LaunchCuts(inode, start, std::move(cuts));
-  if (auto rest = runs.find(at); rest != runs.end()) {
-    rest->second.scanned = position - at;
-    rest->second.finder = finder;
-  }
+  LaunchCuts(inode, start, std::move(scan));
   return true;
 }
 
@@ -253,21 +242,17 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
     if (run.stored == run.length) continue;
     if (start > 0 && run.length - run.stored < appended_bytes_min) continue;
     run.version++;  // a scan that goes on elsewhere is made void
-    chunking::CutFinder finder = run.finder;
-    uint64_t position = start + run.scanned;
-    const std::vector<io::Slice> slices = Unscanned(content.overlay, start, run);
-    const uint64_t at = LaunchCuts(inode, start, FindCuts(slices, finder, position), here);
-    auto tail = runs.find(at);
-    if (tail == runs.end()) continue;
-    tail->second.scanned = position - at;
-    tail->second.finder = finder;
-    const uint64_t stored = tail->second.stored;
-    if (stored == tail->second.length) continue;
-    const uint64_t stored_end = at + stored;
+    Scan scan(content.overlay, start, run);
+    scan.FindCuts();
+    const auto rest = LaunchCuts(inode, start, std::move(scan), here);
+    if (rest == runs.end()) continue;
+    const auto& [at, tail] = *rest;
+    if (tail.stored == tail.length) continue;
     // What is lost of it is stored from the start.
-    const uint64_t from = content.HasLost(at, stored_end) ? at : TailStart(content.extents, {at, stored_end, position});
+    const GrowingTail growing{at, at + tail.stored, at + tail.scanned};
+    const uint64_t from = content.HasLost(at, growing.stored_end) ? at : TailStart(content.extents, growing);
     auto chunk = content.overlay.CarveProvisional(at, from, content.next_chunk_id++);
-    for (uint32_t anchor : finder.anchors()) {
+    for (uint32_t anchor : tail.finder.anchors()) {
       if (anchor > from - at) chunk->anchors.push_back(static_cast<uint32_t>(anchor - (from - at)));
     }
     Launch(inode, std::move(chunk), here);
@@ -276,8 +261,8 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
 
 void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here) {
   chunk->owner = inode->content->owner;
-  const std::optional<uint32_t> writer = inode->content->writer;
-  if (chunk->owner.number == 0 || chunk->owner.number == writer) chunk->writer = writer;
+  if (inode->content->tally != nullptr) chunk->new_bytes = inode->content->tally->new_bytes;
+  chunk->writer = inode->content->writer;
   inode->content->filled_holes.ForEachPart(
       chunk->offset, chunk->offset + chunk->size, [&](uint64_t begin, uint64_t end) {
         chunk->filled_holes.Add(begin, end);  // as of now: what is written there later is in a later chunk
@@ -363,24 +348,15 @@ void Streams::ApplyLanded(const InodePtr& inode) {
   if (content.flying.empty() && (content.drop_runs || inode->write_open_count == 0)) DropStoredRuns(inode);
 }
 
-// The ranges of a chunk that no earlier provisional chunk had. What one had may be published by now,
-// and others may have written there since.
-static RangeSet NewRanges(const Content& content, const FlyingChunk& chunk) {
-  const uint64_t begin = chunk.offset + chunk.stored_before;
-  RangeSet ranges(SIZE_MAX);
-  ranges.Add(begin, chunk.offset + chunk.size);
-  for (const auto& range : content.lost) {
-    ranges.Add(std::max(range.begin, chunk.offset), std::min(range.end, begin));
-  }
-  return ranges;
-}
-
 // Lays the chunk over the extents. Bytes that an earlier chunk had take its place too where only this host can
 // have written since, so that a stream that is synced again and again keeps few extents. Returns how many bytes.
 static uint64_t LayChunk(Content& content, const FlyingChunk& chunk, const std::vector<Extent>& extents) {
   RangeSet ranges(SIZE_MAX);
   if (content.publish->is_shared()) {
-    ranges = NewRanges(content, chunk);
+    // What an earlier provisional chunk had may be published by now, and others may have written there since.
+    const uint64_t begin = chunk.offset + chunk.stored_before;
+    ranges.Add(begin, chunk.offset + chunk.size);
+    for (const auto& range : content.lost) ranges.Add(std::max(range.begin, chunk.offset), std::min(range.end, begin));
     ranges.Remove(chunk.filled_holes);
     content.publish->NoteRanges(ranges);
   }
@@ -413,21 +389,18 @@ static void ForgetFilledHoles(Content& content, const FlyingChunk& chunk) {
 // `loaded`: whether the extents below are.
 void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::Landed landed, const Status& loaded) {
   Content& content = *inode->content;
-  bool stored = !landed.saved.extents.empty();
-  if (stored) {
-    if (loaded.ok()) {
-      uint64_t before = content.extents.allocated_bytes();
-      const uint64_t laid = LayChunk(content, chunk, landed.saved.extents);
-      std::move(landed.saved.pins.begin(), landed.saved.pins.end(), std::back_inserter(content.pins));
-      content.ForgetLost(chunk.offset, chunk.offset + chunk.size, chunk.id);
-      if (uint64_t replaced = before + laid - content.extents.allocated_bytes()) hooks_.freed(replaced);
-    } else {
+  const bool is_saved = !landed.saved.extents.empty();
+  if (is_saved && loaded.ok()) {
+    uint64_t before = content.extents.allocated_bytes();
+    const uint64_t laid = LayChunk(content, chunk, landed.saved.extents);
+    std::move(landed.saved.pins.begin(), landed.saved.pins.end(), std::back_inserter(content.pins));
+    content.ForgetLost(chunk.offset, chunk.offset + chunk.size, chunk.id);
+    if (uint64_t replaced = before + laid - content.extents.allocated_bytes()) hooks_.freed(replaced);
+  } else {
+    if (is_saved) {
       spdlog::error("inode {}: its recipe cannot be read: {}", inode->id.value, loaded.error().message);
       SetError(inode, loaded.error());
-      stored = false;
     }
-  }
-  if (!stored) {
     AddLost(inode, {chunk.offset, chunk.offset + chunk.size, chunk.id});
   }
   if (!chunk.provisional) {
@@ -450,15 +423,12 @@ void Streams::Lose(const InodePtr& inode, uint64_t offset, uint64_t length) {
 
 void Streams::RetryFailed(const InodePtr& inode) {
   Content& content = *inode->content;
-  for (auto it = content.landed.begin(); it != content.landed.end();) {
-    auto flying = content.flying.find(it->first);
-    if (!it->second.failure || flying == content.flying.end()) {
-      ++it;
-      continue;
-    }
-    it = content.landed.erase(it);
+  std::erase_if(content.landed, [&](const auto& landed) {
+    const auto flying = content.flying.find(landed.first);
+    if (!landed.second.failure || flying == content.flying.end()) return false;
     workers_.Post([this, inode, chunk = flying->second] { Hash(inode, chunk); });
-  }
+    return true;
+  });
 }
 
 void Streams::RemoveRange(const InodePtr& inode, uint64_t offset, uint64_t length) {

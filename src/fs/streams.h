@@ -17,10 +17,11 @@ class Streams {
  public:
   // Called with the inode's lock held.
   struct Hooks {
-    std::function<void(uint64_t)> freed;        // so many stored bytes lost their place in a file
-    std::function<void(const InodePtr&)> lost;  // it has bytes that could not be stored
-    std::function<void(InodeId)> failed;        // the log has an error of it
-    std::function<void()> no_room;              // a chunk, or a page of a recipe, found no space
+    std::function<void(uint64_t)> freed;             // so many stored bytes lost their place in a file
+    std::function<void(const InodePtr&)> lost;       // it has bytes that could not be stored
+    std::function<void(InodeId)> failed;             // the log has an error of it
+    std::function<void(InodeId, uint64_t)> dropped;  // so many of its bytes, unpublished
+    std::function<void()> no_room;                   // a chunk, or a page of a recipe, found no space
   };
   // `local` has the reservations.
   Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const io::BufferPool& pool,
@@ -32,6 +33,10 @@ class Streams {
         hooks_(std::move(hooks)),
         saver_(chunks, local, pool.count() * io::BufferPool::kBufferBytes) {}
 
+  // The session was lost, and with it what was not published.
+  void NoteDropped(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) {
+    if (!inode->unlinked && hooks_.dropped) hooks_.dropped(inode->id, inode->content->UnsavedBytes());
+  }
   // Puts accepted bytes into the overlay. The caller has reserved room for them, and updates size and times. True:
   // there are enough to cut, and the caller must call BeginCut after it has released the lock and answered the writer.
   [[nodiscard]] bool Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
@@ -74,8 +79,8 @@ class Streams {
   // The same for a file that is gone: what it has stored counts as freed.
   void Discard(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
-  // FileError::Set, and FileError::SetThatHeals below.
-  void SetError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
+  // FileError::Set, or SetThatHeals.
+  void SetError(const InodePtr& inode, const Error& error, bool heals = false) REQUIRES_LOCK(inode->mutex);
   // The file's recipe could not be stored. Noted as an error once, until ForgetRecipeError.
   void NoteRecipeError(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
   // The recipe is stored, or is not needed any more. An error for lack of space is cleared if nobody was told of it.
@@ -95,18 +100,15 @@ class Streams {
   void CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* here) REQUIRES_LOCK(inode->mutex);
   void Cut(const InodePtr& inode);
   bool CutOnce(const InodePtr& inode);
-  struct FoundCut;
-  static std::vector<FoundCut> FindCuts(const std::vector<io::Slice>& slices, chunking::CutFinder& finder,
-                                        uint64_t& position);
-  // Carves the first chunks of the run at `start`, up to each cut. Returns where the run goes on.
-  uint64_t LaunchCuts(const InodePtr& inode, uint64_t start, std::vector<FoundCut> cuts, Here* here = nullptr)
+  struct Scan;
+  // Carves the first chunks of the run at `start`, up to each cut. Returns what is left of the run, if anything is.
+  std::map<uint64_t, Run>::iterator LaunchCuts(const InodePtr& inode, uint64_t start, Scan scan, Here* here = nullptr)
       REQUIRES_LOCK(inode->mutex);
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here = nullptr)
       REQUIRES_LOCK(inode->mutex);
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) REQUIRES_LOCK(inode->mutex);
-  void SetErrorThatHeals(const InodePtr& inode, const Error& error) REQUIRES_LOCK(inode->mutex);
   // FileError::Heal, once nothing of the file lacks space.
   static void ForgetHealed(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void AddLost(const InodePtr& inode, const Content::LostRange& range) REQUIRES_LOCK(inode->mutex);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <future>
+#include <iterator>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -81,7 +82,7 @@ void SyncRounds::Request(Done<void> done, Scope scope) {
 }
 
 void SyncRounds::Request(Answer answer, Scope scope) {
-  if (scope == Scope::kAll) {
+  if (scope == Scope::kAll || scope == Scope::kCommit) {
     requests_total_++;
     if (NothingPending()) {
       answer({});
@@ -193,11 +194,32 @@ void SyncRounds::BeginRound() {
   running_ = has_runner_ = true;
 }
 
+std::vector<SyncRounds::Waiter> SyncRounds::TakeEarly(std::vector<Waiter> waiters) {
+  const auto is_early = [](const Waiter& waiter) { return waiter.scope != Scope::kAll; };
+  const auto late = std::stable_partition(waiters.begin(), waiters.end(), is_early);
+  if (late == waiters.begin()) return waiters;
+  MutexLock lock(mutex_);
+  waiters_.insert(waiters_.end(), std::make_move_iterator(late), std::make_move_iterator(waiters.end()));
+  waiters.erase(late, waiters.end());
+  return waiters;
+}
+
 void SyncRounds::RunRound(std::vector<Waiter> waiters) {
-  const auto is_for_all = [](const Waiter& waiter) { return waiter.scope == Scope::kAll; };
-  const auto is_for_open = [](const Waiter& waiter) { return waiter.scope != Scope::kClosed; };
+  const bool takes_closed_first = takes_closed_first_;
+  const size_t waiters_all = waiters.size();
+  if (takes_closed_first) waiters = TakeEarly(std::move(waiters));
+  const bool all_are_answered = waiters.size() == waiters_all;
+  const auto is_for_all = [](const Waiter& waiter) {
+    return waiter.scope == Scope::kAll || waiter.scope == Scope::kCommit;
+  };
+  const auto is_for_open = [takes_closed_first](const Waiter& waiter) {
+    return takes_closed_first ? waiter.scope == Scope::kAll : waiter.scope != Scope::kClosed;
+  };
   const bool takes_all = std::any_of(waiters.begin(), waiters.end(), is_for_open);
   const bool is_awaited = std::any_of(waiters.begin(), waiters.end(), is_for_all);
+  if (takes_all && (takes_closed_first || closed_first_count_ > 0)) {
+    static_cast<void>(RunOnce(DirtyFiles::Which::kClosed, is_awaited));  // what fails the next one meets, and tells
+  }
   const Status flushed = RunOnce(takes_all ? DirtyFiles::Which::kAll : DirtyFiles::Which::kClosed, is_awaited);
   Status status = flushed;
   if (status.ok() && at_.files.loss) status = at_.files.loss->WithContext("bytes of a file are lost");
@@ -214,7 +236,7 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
     const bool is_taken = waiter.answer(is_for_all(waiter) ? status : flushed);
     is_told = is_told || (is_taken && is_for_all(waiter));
   }
-  if (flushed.ok() && is_told) {
+  if (flushed.ok() && is_told && all_are_answered) {  // else those of the next round are told too
     at_.files.loss.reset();
     has_loss_ = false;
   }

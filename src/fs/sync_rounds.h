@@ -60,6 +60,7 @@ class SyncRounds {
   // How much of what was done before the call the round must finish.
   enum class Scope {
     kAll,     // a sync point: all of it is durable
+    kCommit,  // the same, for the rename of a directory
     kNames,   // all but bytes that find no space: for a caller that is about to make space
     kClosed,  // as kNames, but only files that were closed, or have must_publish set. Files that are still written wait
               // for another round. Among several hosts only
@@ -74,6 +75,22 @@ class SyncRounds {
   void RequestHere(Answer answer);
   Status RequestAndWait(Scope scope = Scope::kAll);
   bool NothingPending() const;
+  uint64_t UnwrittenBytes() const { return at_.publisher.UnwrittenBytes(); }
+  std::map<InodeId, uint64_t> Unflushed() const { return at_.publisher.Unflushed(); }
+  // Time is short: from now on what is closed becomes durable first, and kCommit and kNames wait for no other files.
+  // Any thread.
+  void TakeClosedFirst() { takes_closed_first_ = true; }
+  // While one lives, a round that takes all files makes what is closed durable before the others. Outlived by the
+  // rounds. Any thread.
+  class ClosedFirst {
+   public:
+    explicit ClosedFirst(SyncRounds& rounds) : rounds_(rounds) { rounds_.closed_first_count_++; }
+    ~ClosedFirst() { rounds_.closed_first_count_--; }
+    ClosedFirst(const ClosedFirst&) = delete;
+
+   private:
+    SyncRounds& rounds_;
+  };
   // Runs a last round and ends the thread.
   Status Stop();
 
@@ -100,7 +117,9 @@ class SyncRounds {
   };
   void Run();
   bool MayRunHere() REQUIRES_LOCK(mutex_);
-  void BeginRound() REQUIRES_LOCK(mutex_);     // REQUIRES: !has_runner_
+  void BeginRound() REQUIRES_LOCK(mutex_);  // REQUIRES: !has_runner_
+  // Of the waiters, those that need only what is closed, where there are any; the others are for the next round.
+  std::vector<Waiter> TakeEarly(std::vector<Waiter> waiters) EXCLUDES_LOCK(mutex_);
   void RunRound(std::vector<Waiter> waiters);  // REQUIRES (unchecked): this thread called BeginRound
   // Asks for a round. Whether the change may be made; nullopt: not before that has ended.
   std::optional<Status> TryAdmit(NameChange change) REQUIRES_LOCK(mutex_);
@@ -127,7 +146,9 @@ class SyncRounds {
   std::string last_error_ GUARDED_BY(mutex_);
 
   std::atomic<bool> disk_failed_{false};  // failure_ is one of the disk
-  std::atomic<bool> has_loss_{false};     // there is a loss that nobody was told
+  std::atomic<bool> takes_closed_first_{false};
+  std::atomic<unsigned> closed_first_count_{0};  // of ClosedFirst
+  std::atomic<bool> has_loss_{false};            // there is a loss that nobody was told
   std::atomic<uint64_t> rounds_total_{0}, requests_total_{0};
   std::thread thread_;
 };

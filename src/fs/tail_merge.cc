@@ -20,7 +20,8 @@ bool IsJoined(uint64_t piece_bytes, uint64_t following_bytes) {
   return piece_bytes <= std::max(following_bytes, kSmallBytes);
 }
 
-bool IsWholeChunk(const Extent& extent) { return extent.chunk_offset == 0 && extent.length == extent.chunk_size; }
+// A chunk, or what a later one that begins within it has left of it.
+bool BeginsAChunk(const Extent& extent) { return extent.chunk_offset == 0; }
 
 // Where the chunks of the bytes end, the last end included, if the first of them begins one.
 std::vector<uint64_t> FindEnds(std::string_view bytes, const chunking::ChunkParams& params) {
@@ -50,27 +51,26 @@ std::vector<Extent> LastExtents(const ExtentMap& extents, const TailMerge& merge
   return last;
 }
 
-// How many of the last extents are to be merged. A piece joins what follows it once that is as long. One that is long
-// enough to end at a cut may do so, and is `uncertain` then: the first of those counted.
+// How many of the last extents are to be merged: back to the first piece that is no longer than all that follows it.
+// One that is long enough to end at a cut may do so, and is `uncertain` then: the first of those counted.
 size_t CountPieces(const std::vector<Extent>& last, const TailMerge& merge, bool& uncertain) {
   const uint64_t chunk_bytes_min = merge.params.size_bytes_min;
   uncertain = false;
-  if (last.empty() || last.back().end() != merge.size || !IsWholeChunk(last.back())) return 0;
+  if (last.empty() || last.back().end() != merge.size || !BeginsAChunk(last.back())) return 0;
   uint64_t length = last.back().length;
-  size_t count = 1;
-  for (; count < last.size(); ++count) {
+  size_t joined = 1;
+  for (size_t count = 1; count < last.size(); ++count) {
     const Extent& piece = last[last.size() - 1 - count];
     const uint64_t end = merge.size - length;
-    if (!IsWholeChunk(piece) || piece.end() != end) break;
+    if (!BeginsAChunk(piece) || piece.end() != end) break;
     if (piece.length >= chunk_bytes_min) {
-      // Where nothing else is merged, and the file did not end there, it was cut there.
-      uncertain = length >= chunk_bytes_min && (count > 1 || end == merge.grown_from);
-      return uncertain ? count + 1 : count;
+      uncertain = joined == count && length >= chunk_bytes_min;
+      return uncertain ? count + 1 : joined;
     }
-    if (!IsJoined(piece.length, length)) break;
+    if (IsJoined(piece.length, length)) joined = count + 1;
     length += piece.length;
   }
-  return count;
+  return joined;
 }
 
 }  // namespace
@@ -96,7 +96,8 @@ uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge, store::ChunkStore
   std::string bytes;
   for (auto piece = last.end() - static_cast<ptrdiff_t>(count); piece != last.end() && count > 1; ++piece) {
     auto chunk = store::GetText(readable, piece->digest);
-    if (!chunk.ok() || chunk->size() != piece->length) return 0;
+    if (!chunk.ok() || chunk->size() != piece->chunk_size) return 0;
+    chunk->resize(piece->length);
     if (std::exchange(uncertain, false) && EndsAtCut(*chunk, merge.params)) {
       --count;
     } else {

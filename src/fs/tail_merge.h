@@ -3,8 +3,6 @@
 // chunks end there. docs/decisions/sync-rounds.md.
 #pragma once
 
-#include <vector>
-
 #include "chunking/chunker.h"
 #include "fs/extent_map.h"
 
@@ -18,8 +16,7 @@ struct GrowingTail {
 uint64_t TailStart(const ExtentMap& extents, const GrowingTail& tail);
 
 struct TailMerge {
-  uint64_t size = 0;        // of the file: where its last extent ends
-  uint64_t grown_from = 0;  // what it was in the last record: a piece may end there
+  uint64_t size = 0;  // of the file: where its last extent ends
   chunking::ChunkParams params;
 };
 

@@ -1,6 +1,5 @@
 #include "fs/totals.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "base/clock.h"
@@ -17,14 +16,6 @@ constexpr int kTriesMax = 4;
 constexpr int64_t kCountEveryMs = 600'000;
 
 }  // namespace
-
-// Of what was written and not stored yet.
-static uint64_t DirtyBytesOf(const Content& content) {
-  uint64_t bytes = 0;
-  for (const auto& [start, run] : content.overlay.runs()) bytes += run.length - run.stored;
-  for (const auto& [id, chunk] : content.flying) bytes += chunk->size;
-  return bytes;
-}
 
 void LocalTotals::Start() {
   at().waiters.Post([this] {
@@ -49,7 +40,7 @@ uint64_t LocalTotals::UnrecordedBytes(uint64_t& dirty_bytes) {
     {
       MutexLock lock(inode->mutex);
       if (!inode->content) return;
-      dirty_bytes += DirtyBytesOf(*inode->content);
+      dirty_bytes += inode->content->DirtyBytes();
       if (!inode->content->changed && !inode->content->unrecorded) return;
       allocated = inode->content->AllocatedBytes();
     }
@@ -83,7 +74,7 @@ void SharedTotals::Fill(FsStatus& status) {
   status.logical_bytes = bytes_;
   at().table.ForEachHeld([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
-    if (inode->content) status.dirty_bytes += DirtyBytesOf(*inode->content);
+    if (inode->content) status.dirty_bytes += inode->content->DirtyBytes();
   });
 }
 

@@ -27,6 +27,7 @@ FileSystem::Impl::Impl(const FileSystem::Parts& the_parts, const FsOptions& the_
     lost->Note(inode);
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
+  hooks.dropped = [this](InodeId inode, uint64_t bytes) { lost->NoteDropped(inode, bytes); };
   hooks.no_room = [this] { room->NoteNone(); };
   streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.pool, parts.chunk_params, *workers,
                                       std::move(hooks));
@@ -40,10 +41,10 @@ void FileSystem::Impl::MakeRounds(std::unique_ptr<Publisher> made_publisher) {
 }
 
 void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
-                                    std::unique_ptr<Collector> made_collection) {
+                                    std::unique_ptr<Collector> made_collection, kv::NameRoom& name_room) {
   records = std::move(made_records);
   collection = std::move(made_collection);
-  room = std::make_unique<Room>(parts.local_chunks, *rounds, *collection);
+  room = std::make_unique<Room>(Room::Parts{parts.local_chunks, name_room, *rounds, *collection});
   lost = std::make_unique<LostFiles>(table, parts.names);
   privileges = std::make_unique<Privileges>(parts.names, table, *rounds);
   waits = std::make_unique<Waits>();
@@ -63,6 +64,10 @@ Services FileSystem::Impl::MakeServices() {
           .privileges = *privileges,
           .lost = *lost,
           .totals = *totals,
+          .saves = saves,
+          .commits = *commits,
+          .keeping = keeping,
+          .policies = *policies,
           .session = *session,
           .sharing = *sharing,
           .closing = *closing,
@@ -74,6 +79,8 @@ Services FileSystem::Impl::MakeServices() {
 }
 
 void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
+  commits->SetReadOnly(options.read_only);
+  policies->SetReadOnly(options.read_only);
   const Services services = MakeServices();
   changes = std::move(made_changes);
   names = std::make_unique<Names>(services, *changes);
@@ -93,7 +100,9 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
 
 void FileSystem::Impl::End() {
   if (!waiters) return;
+  policies->Stop();
   reader->AwaitRunning();
+  commits->Stop();
   stop.request_stop();
   waits->Stop();
   checker->Stop();
@@ -108,13 +117,16 @@ void FileSystem::Impl::End() {
 LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options,
                                  uint64_t uncollected_bytes)
     : Impl(the_parts, the_options), metadata_room(parts.kv, parts.local_chunks, *waiters, Context(stop.get_token())) {
-  session = std::make_unique<LocalSession>();
+  session = std::make_unique<HostSession>();
+  commits = std::make_unique<Commits>(Commits::Parts{parts.names, parts.kv, saves}, Commits::Self{});
+  policies = std::make_unique<Policies>(Policies::Parts{parts.names, parts.kv}, Policies::Self{});
   calls = std::make_unique<LocalCalls>(*waiters);
   MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
   MakeContents(std::make_unique<LocalRecords>(parts),
                std::make_unique<Collector>(
                    std::make_unique<LocalCollection>(parts.kv, parts.local_chunks, *rounds, this->options),
-                   parts.local_chunks, options, uncollected_bytes));
+                   parts.local_chunks, options, uncollected_bytes),
+               metadata_room);
   auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                                    *parts.local_kv, metadata_room);
   local_totals = made_totals.get();
@@ -128,13 +140,27 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
                                                            .totals = *local_totals,
                                                            .waiters = *waiters});
   closing = std::make_unique<LocalClosing>(LocalClosing::Parts{*streams, *rounds, *error_names});
-  MakeThemes(std::make_unique<LocalNameChanges>(MakeServices(),
-                                                LocalNameChanges::Parts{.kv = *parts.local_kv, .room = metadata_room}));
+  MakeThemes(std::make_unique<LocalNameChanges>(MakeServices()));
 }
 
 Status LocalFileSystem::Start() {
   local_totals->Start();
+  commits->FindRuns();
   return {};
+}
+
+void SharedFileSystem::MakeCommits() {
+  commits = std::make_unique<Commits>(
+      Commits::Parts{parts.names, parts.kv, saves},
+      Commits::Self{.node = host.self(),
+                    .name = [this] { return host.NameOf(host.self()); },
+                    .has_copies = [this] { return host.chunks().ClusterStats().unacknowledged_bytes == 0; }});
+  policies = std::make_unique<Policies>(
+      Policies::Parts{parts.names, parts.kv},
+      Policies::Self{
+          .name = [this] { return host.NameOf(host.self()); },
+          .applies = [this](const Context& context,
+                            bool may) { return may ? host.TakeRetention(context) : host.LeaveRetention(context); }});
 }
 
 SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
@@ -142,6 +168,7 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
   auto made_session =
       std::make_unique<SharedSession>(host, stop.get_token(), std::chrono::milliseconds(options.metadata_wait_ms));
   const SharedSession& own_session = *made_session;
+  MakeCommits();
   session = std::move(made_session);
   auto made_calls = std::make_unique<SharedCalls>();
   SharedCalls& own_calls = *made_calls;
@@ -156,8 +183,10 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                       .marks = marks}));
   auto made_records = std::make_unique<SharedRecords>(parts, host, own_session, *streams);
   SharedRecords& own_records = *made_records;
-  MakeContents(std::move(made_records), std::make_unique<Collector>(std::make_unique<SharedCollection>(parts, host),
-                                                                    parts.local_chunks, options, 0));
+  MakeContents(
+      std::move(made_records),
+      std::make_unique<Collector>(std::make_unique<SharedCollection>(parts, host), parts.local_chunks, options, 0),
+      name_room);
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                           parts.cluster->shared);
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
@@ -214,6 +243,7 @@ void SharedFileSystem::CompareAllWithStore() {
 }
 
 SharedFileSystem::~SharedFileSystem() {
+  host.peers().SetOpenHandler({});
   if (metadata_room) parts.cluster->hosted->SetNameRoom(nullptr);
   End();
 }
@@ -225,6 +255,10 @@ Status SharedFileSystem::Start() {
     hosted->SetNameRoom(metadata_room.get());
   }
   CAIRNFS_RETURN_IF_ERROR(member->Start());
+  CAIRNFS_RETURN_IF_ERROR(commits->WatchOthers(parts.cluster->shared));
+  commits->FindRuns();
+  keeping.AskOthers([this](const Context& context) { return host.OpenElsewhere(context); });
+  host.peers().SetOpenHandler([this] { return keeping.OpenPlaces(); });
   shared_files->SetOrphans(member->orphans());
   return {};
 }

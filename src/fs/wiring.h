@@ -2,6 +2,7 @@
 // nowhere else, it is decided which.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <stop_token>
 
@@ -31,8 +32,9 @@ struct FileSystem::Impl {
 
   // In the order in which they are made. Those that other parts use as they end are ended by End.
   const FileSystem::Parts parts;
-  const FsOptions options;  // as it was started with
-  std::stop_source stop;    // of what goes on by itself
+  const FsOptions options;                                          // as it was started with
+  std::stop_source stop;                                            // of what goes on by itself
+  std::atomic<Clock::time_point> end_by{Clock::time_point::max()};  // FileSystem::EndBy
   InodeTable table;
   IdTable<Handle> handles;
   std::unique_ptr<TaskQueue> workers;  // cut, hash, store
@@ -52,6 +54,10 @@ struct FileSystem::Impl {
   std::unique_ptr<Waits> waits;
   std::unique_ptr<Contents> contents;
   std::unique_ptr<Totals> totals;
+  Saves saves;
+  std::unique_ptr<Commits> commits;
+  Keeping keeping{parts.names, table};
+  std::unique_ptr<Policies> policies;
   std::unique_ptr<Copies> copies;
   std::unique_ptr<Sharing> sharing;
   std::unique_ptr<Closing> closing;
@@ -69,7 +75,8 @@ struct FileSystem::Impl {
   Impl(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   void MakeRounds(std::unique_ptr<Publisher> made_publisher);
   // What both are made of, once the session, the calls and the rounds are there.
-  void MakeContents(std::unique_ptr<FileRecords> made_records, std::unique_ptr<Collector> made_collection);
+  void MakeContents(std::unique_ptr<FileRecords> made_records, std::unique_ptr<Collector> made_collection,
+                    kv::NameRoom& name_room);
   // Once all that comes before `changes` is.
   Services MakeServices();
   void MakeThemes(std::unique_ptr<NameChanges> made_changes);
@@ -87,7 +94,10 @@ struct LocalFileSystem final : FileSystem::Impl {
 // Outlive the rounds, which use them on their thread.
 struct SharedRoundParts {
   SharedRoundParts(const FileSystem::Parts& parts, const FsOptions& options)
-      : host(*parts.cluster, parts.kv, parts.names, options.durability), marks(parts.kv, host) {}
+      : name_room(parts.cluster->shared),
+        host(*parts.cluster, parts.kv, parts.names, options.durability),
+        marks(parts.kv, host) {}
+  ToldNameRoom name_room;
   ClusterHost host;
   Marks marks;
 };
@@ -95,6 +105,7 @@ struct SharedRoundParts {
 struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   ~SharedFileSystem() override;
+  void MakeCommits();          // and the policies that follow them
   void CompareAllWithStore();  // each open file, before it is read or published again
   Status Start() override;
   void LeaveCluster(Clock::time_point waits_end) override {

@@ -8,12 +8,29 @@
 #include "fs/open_files.h"
 
 namespace cairnfs::fs {
+namespace {
+
+// Nobody knows who stored into the pages that the kernel writes back.
+Kills KillsOf(const FileSystem::WriteRequest& request) {
+  return request.kill_suid_sgid || request.from_page_cache ? Kills::kSetIdToo : Kills::kCapability;
+}
+
+// The kernel does not tell of these whether the caller keeps the bits.
+Kills KillsOf(const Caller& caller) { return caller.uid != 0 ? Kills::kSetIdToo : Kills::kCapability; }
+
+}  // namespace
 
 void Writer::Write(Request request, Done<size_t> done) {
   HandlePtr handle = request.handle == 0 ? nullptr : at_.handles.Find(request.handle);
   InodePtr inode = handle ? handle->inode : at_.table.Find(request.inode);
   if (!inode) return done(MakeError(ErrorCode::kStale, "the file is not open"));
   if (request.data.size == 0) return done(size_t{0});
+  if (handle && handle->tally != nullptr) {
+    done = [tally = handle->tally, begun = Clock::Now(), done = std::move(done)](const Result<size_t>& written) {
+      if (written.ok()) tally->NoteWrite(*written, Clock::Now() - begun);
+      done(written);
+    };
+  }
   if (request.offset > kFileSizeMax || request.data.size > kFileSizeMax - request.offset) {
     return done(MakeError(ErrorCode::kTooLarge, "write past the largest file size"));
   }
@@ -32,14 +49,16 @@ void Writer::Write(Request request, Done<size_t> done) {
 
 // Nearly full, the answer waits until it is known how much of what was accepted needs room at all.
 void Writer::ReserveAndWrite(Request request, const Target& target, Done<size_t> done) {
-  if (at_.parts.local_chunks.TryReserve(request.data.size)) return Finish(request, target, std::move(done));
-  const uint64_t bytes = request.data.size;
+  // The kernel drops pages that are refused.
+  const NameChange change = request.from_page_cache ? NameChange::kAlters : NameChange::kMakes;
+  const Room::Wanted wanted{.change = change, .uid = request.caller.uid, .bytes = request.data.size};
+  if (at_.room.Reserve(wanted)) return Finish(request, target, std::move(done));
   auto write = [this, request = std::move(request), target, done = std::move(done)](const Status& reserved) {
     if (reserved.ok()) return Finish(request, target, done);
     if (request.from_page_cache) LosePages(request, target.inode, reserved.error());
     done(reserved.error());
   };
-  at_.room.WaitForSpace(bytes, std::move(write));
+  at_.room.WaitForSpace(wanted, std::move(write));
 }
 
 void Writer::GiveUp(const Request& request, const InodePtr& inode, const Error& why, const Done<size_t>& done) {
@@ -49,11 +68,12 @@ void Writer::GiveUp(const Request& request, const InodePtr& inode, const Error& 
 }
 
 void Writer::Finish(const Request& request, const Target& target, Done<size_t> done) {
-  // Nobody knows who stored into the pages that the kernel writes back.
-  const Kills what = request.kill_suid_sgid || request.from_page_cache ? Kills::kSetIdToo : Kills::kCapability;
+  const Kills what = KillsOf(request);
   if (!Privileges::MayHave(target.inode, what)) return FinishPlain(request, target, std::move(done));
-  auto write = [this, request, target, what, done = std::move(done)] {
-    const Status killed = at_.privileges.Kill(target.inode, what, request.caller);
+  Caller caller = request.caller;
+  if (request.from_page_cache) caller.is_in_group = {};
+  auto write = [this, request, target, what, caller = std::move(caller), done = std::move(done)] {
+    const Status killed = at_.privileges.Kill(target.inode, what, caller);
     if (!killed.ok()) return GiveUp(request, target.inode, killed.error(), done);
     FinishPlain(request, target, done);
   };
@@ -114,6 +134,7 @@ Result<bool> Writer::Accept(const Request& request, const Target& target) {
     // Once more, for that may have been lost since: a loss from here on finds the content changed, and gives it up.
     if (handle) CAIRNFS_RETURN_IF_ERROR(at_.session.Check(*handle));
     at_.contents.MarkChanged(inode);
+    if (handle && handle->tally != nullptr) inode->content->tally = handle->tally;
     if (request.sync || (handle && handle->flags.sync)) inode->content->publish->NoteAskedFor();
     return AcceptInto(request, inode);
   }
@@ -136,6 +157,7 @@ Result<bool> Writer::AcceptInto(const Request& request, const InodePtr& inode) {
   const uint64_t end = offset + request.data.size;
   content.size = std::max(content.size, end);
   content.publish->NoteSizeMin(end);
+  content.publish->NoteKills(KillsOf(request));
   Contents::Touch(content);
   if (request.from_page_cache) return at_.contents.AcceptPages(inode, offset, request.data);
   at_.contents.NoteUnderPages(inode, offset, end);
@@ -153,10 +175,13 @@ void Writer::NoteRefused(const Request& request, const Error& why) {
 // remembers.
 void Writer::LosePages(const Request& request, const InodePtr& inode, const Error& why) {
   SyncRounds::Operation operation(at_.rounds);
-  spdlog::error("inode {}: stores through a mapping at {} (+{}) are lost: {}", inode->id.value, request.offset,
-                request.data.size, why.message);
   MutexLock lock(inode->mutex);
   const bool counts = at_.closing.CountsAsLost(why) && at_.contents.Load({}, inode).ok();
+  // Of each file once, until it has what was lost again: whoever maps it makes as many refusals as they like.
+  if (!counts || inode->content->lost.empty()) {
+    spdlog::error("inode {}: stores through a mapping at {} (+{}) are lost: {}", inode->id.value, request.offset,
+                  request.data.size, why.message);
+  }
   if (counts) {
     at_.contents.MarkChanged(inode);
     inode->content->must_publish = true;
@@ -175,7 +200,7 @@ void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done
   if (auto session = at_.session.Check(*handle); !session.ok()) return done(session);
   at_.closing.NoteWriter(*handle, caller);
   const InodePtr& inode = handle->inode;
-  const Kills kills = caller.uid != 0 ? Kills::kSetIdToo : Kills::kCapability;
+  const Kills kills = KillsOf(caller);
   if (Status killed = at_.privileges.Kill(inode, kills, caller); !killed.ok()) return done(killed);
   const uint64_t available = at_.parts.local_chunks.Stats().available_bytes;
   auto apply = [this, inode, request, available](Content& content) -> Status {
@@ -201,7 +226,12 @@ void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done
     content.must_publish = true;
     return {};
   };
-  FileChange change{.inode = inode, .apply = std::move(apply), .session = handle->session, .caller = caller};
+  FileChange change{.inode = inode,
+                    .apply = std::move(apply),
+                    .adds = !request.punch_hole && !request.zero_range,
+                    .session = handle->session,
+                    .kills = kills,
+                    .caller = caller};
   at_.sharing.Change(std::move(change), std::move(done));
 }
 
@@ -236,12 +266,18 @@ Result<size_t> Writer::CopyNow(const Copy& asked, const Caller& caller) {
   if (copy.length == 0) return size_t{0};
   const InodePtr& to = copy.to->inode;
   for (Extent& extent : extents) extent.offset = extent.offset - copy.from_offset + copy.to_offset;
-  auto apply = [&](Content&) -> Status {
+  auto apply = [&](Content& content) -> Status {
     to->mutex.AssertHeld();
-    return at_.contents.Lay(to, copy.to_offset, copy.length, extents, std::move(pins));
+    CAIRNFS_RETURN_IF_ERROR(at_.contents.Lay(to, copy.to_offset, copy.length, extents, std::move(pins)));
+    content.accepted_bytes += copy.length;
+    return {};
   };
-  CAIRNFS_RETURN_IF_ERROR(
-      at_.contents.Change({.inode = to, .apply = apply, .session = copy.to->session, .caller = caller}));
+  CAIRNFS_RETURN_IF_ERROR(at_.contents.Change({.inode = to,
+                                               .apply = apply,
+                                               .adds = true,
+                                               .session = copy.to->session,
+                                               .kills = KillsOf(caller),
+                                               .caller = caller}));
   return static_cast<size_t>(copy.length);
 }
 
@@ -258,9 +294,7 @@ void Writer::CopyRange(const CopyRequest& request, Done<size_t> done, const Call
     Status error = TakeErrorLocked(to);
     if (error.ok()) error = at_.session.Check(to);
     if (error.ok()) error = at_.session.CheckRead(*asked.from);
-    // The kernel does not say whether the caller keeps the bits; it does before that, by what it knows of the mode.
-    const Kills kills = caller.uid != 0 ? Kills::kSetIdToo : Kills::kCapability;
-    if (error.ok()) error = at_.privileges.Kill(to.inode, kills, caller);
+    if (error.ok()) error = at_.privileges.Kill(to.inode, KillsOf(caller), caller);
     if (!error.ok()) return done(error.error());
     at_.closing.NoteWriter(to, caller);
     done(CopyNow(asked, caller));

@@ -10,11 +10,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mount_info.h"
 #include "fuse/fusermount.h"
@@ -25,6 +27,9 @@ namespace {
 
 constexpr int kStackedMountsMax = 8;
 constexpr int kNamedProcessesMax = 3;
+// Who looks into a directory now and then, as `cairnfs watch` and monitors do, keeps a mount busy only for a moment.
+constexpr std::chrono::milliseconds kBetweenTries{100};
+constexpr int kTriesWhileBusy = 20;
 
 // `error_number`, when given, takes the errno of a failure.
 Result<std::string> RealPath(const std::string& path, int* error_number = nullptr) {
@@ -153,6 +158,14 @@ Error BusyError(const std::string& mount_point) {
                                          "; end what uses it, or unmount lazily");
 }
 
+Status TryUnmount(const std::string& canonical, Unmounting how) {
+  if (umount2(canonical.c_str(), UMOUNT_NOFOLLOW | (how == Unmounting::kLazily ? MNT_DETACH : 0)) == 0) return {};
+  if (errno == EPERM) return FusermountUnmount(canonical, how);
+  return ErrnoError(errno, "unmount " + canonical);
+}
+
+bool IsBusy(const Status& status) { return !status.ok() && status.error().code == ErrorCode::kBusy; }
+
 Status RemoveDeadMounts(const std::string& canonical) {
   for (int i = 0; i < kStackedMountsMax && IsDead(canonical); ++i) {
     CAIRNFS_ASSIGN_OR_RETURN(auto mounts, ReadMountInfo());
@@ -223,13 +236,13 @@ Status Unguard(const std::string& mount_point) {
   return is_allowed ? Status() : Status(allowed.error());
 }
 
-Status UnmountAt(const std::string& canonical, Unmounting how) {
-  if (umount2(canonical.c_str(), UMOUNT_NOFOLLOW | (how == Unmounting::kLazily ? MNT_DETACH : 0)) == 0) return {};
-  if (errno == EBUSY) return BusyError(canonical);
-  if (errno != EPERM) return ErrnoError(errno, "unmount " + canonical);
-  Status status = FusermountUnmount(canonical, how);
-  if (!status.ok() && status.error().code == ErrorCode::kBusy) return BusyError(canonical);
-  return status;
+Status UnmountAt(const std::string& canonical, Unmounting how, int tries) {
+  Status status = TryUnmount(canonical, how);
+  while (IsBusy(status) && --tries > 0) {
+    Clock::SleepFor(kBetweenTries);
+    status = TryUnmount(canonical, how);
+  }
+  return IsBusy(status) ? Status(BusyError(canonical)) : status;
 }
 
 std::vector<std::string> MountPointsOf(const std::string& source) {
@@ -250,7 +263,7 @@ Status Unmount(const std::string& mount_point, Unmounting how) {
   if (entry->type != kMountType) {
     return MakeError(ErrorCode::kNotFound, canonical + " is a mount of type " + entry->type + ", not of cairnfs");
   }
-  return UnmountAt(canonical, how);
+  return UnmountAt(canonical, how, kTriesWhileBusy);
 }
 
 }  // namespace cairnfs::fuse

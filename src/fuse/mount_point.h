@@ -26,8 +26,8 @@ Status GuardMountPoint(const std::string& canonical);
 enum class UseOfMount { kAny, kWriting };
 std::string ProcessesUsing(const std::string& mount_point, UseOfMount use);
 
-// Unmounts what is at `canonical`, by umount2 or, when that is not permitted, by fusermount3. kBusy names processes
-// that keep it busy, as far as they can be seen.
-Status UnmountAt(const std::string& canonical, Unmounting how);
+// Unmounts what is at `canonical`, by umount2 or, when that is not permitted, by fusermount3. Tries so many times, a
+// tenth of a second apart, where something keeps it busy. kBusy names processes that do, as far as they can be seen.
+Status UnmountAt(const std::string& canonical, Unmounting how, int tries = 1);
 
 }  // namespace cairnfs::fuse

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <string>
 
-#include "fs/attributes.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
 #include "fs/permissions.h"
@@ -59,7 +58,8 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
     filesystem.names().Forget(attr->inode, 1);
     return (void)fuse_reply_err(request, ESTALE);
   }
-  const fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
+  fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
+  flags.kills_set_id = create.kills_set_id;
   // The kernel takes the file for a new one, and does not judge its mode.
   if (Status allowed = fs::CheckMayOpen(CredentialsOf(request), *attr, flags); !allowed.ok()) {
     filesystem.names().Forget(attr->inode, 1);
@@ -73,18 +73,7 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
     auto now = filesystem.names().GetAttr(create.caller.context, attr.inode);
     ReplyCreate(request, {now.ok() ? *now : attr, *handle});
   };
-  const InodeId inode = attr->inode;
-  const fs::Caller until_stop = UntilStop(request, create.caller);
-  if (!create.kills_set_id) return filesystem.open_files().Open(inode, flags, std::move(reply), until_stop);
-  fs::SetAttrRequest changes;
-  changes.kill_suid_sgid = true;
-  filesystem.attributes().SetAttr(
-      inode, changes,
-      [&filesystem, until_stop, inode, flags, reply](const Result<meta::Attr>& changed) mutable {
-        if (!changed.ok()) return reply(changed.error());
-        filesystem.open_files().Open(inode, flags, std::move(reply), until_stop);
-      },
-      create.caller);
+  filesystem.open_files().Open(attr->inode, flags, std::move(reply), UntilStop(request, create.caller));
 }
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
@@ -112,17 +101,10 @@ fs::OpenFlags OpenFlagsOf(int flags) {
 }
 
 void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
-  const fs::OpenFlags flags = OpenFlagsOf(file->flags);
-  const bool kill = (Receiver::Current().Body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
-  WhereItMayWait(request, [request, inode, flags, kill](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    if (!kill) return OpenAndReply(request, filesystem, caller, InodeId{inode}, flags);
-    fs::SetAttrRequest changes;
-    changes.kill_suid_sgid = true;
-    auto open = [request, &filesystem, caller, inode, flags](const Result<meta::Attr>& attr) {
-      if (!attr.ok()) return ReplyInodeError(request, attr.error());
-      OpenAndReply(request, filesystem, caller, InodeId{inode}, flags);
-    };
-    filesystem.attributes().SetAttr(InodeId{inode}, changes, std::move(open), caller);
+  fs::OpenFlags flags = OpenFlagsOf(file->flags);
+  flags.kills_set_id = (Receiver::Current().Body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
+  WhereItMayWait(request, [request, inode, flags](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    OpenAndReply(request, filesystem, caller, InodeId{inode}, flags);
   });
 }
 

@@ -67,9 +67,13 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
   WhenAdmitted(request, fs::NameChange::kMakes,
                [request, inode, name = std::string(name), value = std::string(value, size), mode](
                    fs::FileSystem& filesystem, const fs::Caller& caller) {
-                 const Status set = filesystem.attributes().SetXattr(caller, InodeId{inode}, name, value, mode);
-                 if (!set.ok()) return ReplyInodeError(request, set.error());
-                 filesystem.attributes().WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
+                 fs::Attributes& attributes = filesystem.attributes();
+                 auto act = [request, &attributes, caller, inode, name, value, mode](const Status& may) {
+                   Status set = may.ok() ? attributes.SetXattr(caller, InodeId{inode}, name, value, mode) : may;
+                   if (!set.ok()) return ReplyInodeError(request, set.error());
+                   attributes.WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
+                 };
+                 attributes.WhenItMayBeSet(InodeId{inode}, name, caller, std::move(act));
                });
 }
 
@@ -99,9 +103,9 @@ void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
     fuse_reply_err(request, error);
     return;
   }
-  WhenAdmitted(request, fs::NameChange::kAlters,
+  WhenAdmitted(request, fs::NameChange::kShortens,
                [request, inode, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
-                 const Status removed = filesystem.attributes().RemoveXattr(caller.context, InodeId{inode}, name);
+                 const Status removed = filesystem.attributes().RemoveXattr(caller, InodeId{inode}, name);
                  if (!removed.ok()) return ReplyInodeError(request, removed.error());
                  filesystem.attributes().WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
                });

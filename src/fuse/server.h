@@ -92,8 +92,8 @@ std::vector<std::string> MountPointsOf(const std::string& source);
 // something is mounted there. kPermission.
 Status Unguard(const std::string& mount_point);
 
-// Unmounts a cairnfs mount point. kNotFound when nothing of ours is mounted there, kBusy with the
-// reason, kPermission.
+// Unmounts a cairnfs mount point; tries for two seconds where something uses it. kNotFound when nothing of ours is
+// mounted there, kBusy with the reason, kPermission.
 Status Unmount(const std::string& mount_point, Unmounting how);
 
 }  // namespace cairnfs::fuse

@@ -62,6 +62,23 @@ Status HostedBatch::CheckLeases(const Transaction& transaction, const SlotClaim*
   return MakeError(ErrorCode::kNotFound, "the lease of the transaction's slot has ended");
 }
 
+Result<bool> HostedBatch::Lengthens(const Transaction& transaction) const {
+  size_t before_bytes = 0;
+  for (const KvWrite& write : transaction.writes) {
+    CAIRNFS_ASSIGN_OR_RETURN(const Entry before, Find(EngineKey(write.key)));
+    if (before.value) before_bytes += write.key.size() + before.value->size();
+    if (!write.value) before_bytes += write.key.size();  // BytesOf counts it
+  }
+  return BytesOf(transaction) > before_bytes;
+}
+
+Status HostedBatch::CheckRoom(const Transaction& transaction) const {
+  if (transaction.makes_names_for) return admit_(NameChange::kMakes, *transaction.makes_names_for, bytes_);
+  if (!transaction.may_lengthen) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const bool lengthens, Lengthens(transaction));
+  return lengthens ? admit_(NameChange::kAlters, 0, bytes_) : Status();
+}
+
 Result<std::vector<KvEvent>> HostedBatch::EventsOf(const Transaction& transaction, uint64_t revision) const {
   std::map<std::string_view, const KvWrite*> last;
   for (const KvWrite& write : transaction.writes) last[write.key] = &write;
@@ -92,7 +109,7 @@ Result<SlottedAnswer> HostedBatch::Commit(const Transaction& transaction, const 
   if (!holds) return answer;
   CAIRNFS_RETURN_IF_ERROR(CheckLeases(transaction, slot));
   // Last, of what would run: one whose first answer was lost is not refused after it ran.
-  if (transaction.makes_names_for) CAIRNFS_RETURN_IF_ERROR(admit_(*transaction.makes_names_for, bytes_));
+  CAIRNFS_RETURN_IF_ERROR(CheckRoom(transaction));
   answer = SlottedAnswer{.committed = true, .revision = revision_};
   if (transaction.writes.empty() && slot == nullptr) return answer;
 

@@ -12,6 +12,7 @@
 
 #include "kv/engine.h"
 #include "kv/lease_table.h"
+#include "kv/name_room.h"
 #include "kv/shared_store.h"
 #include "kv/slots.h"
 
@@ -21,9 +22,8 @@ size_t BytesOf(const Transaction& transaction);  // of keys and values that it w
 
 class HostedBatch {
  public:
-  // Whether a transaction that makes names for this user may run; `unwritten_bytes`: of all that is in the batch so
-  // far.
-  using AdmitNames = std::function<Status(uint32_t uid, uint64_t unwritten_bytes)>;
+  // Whether a transaction that does so for this user may run; `unwritten_bytes`: of all that is in the batch so far.
+  using AdmitNames = std::function<Status(NameChange change, uint32_t uid, uint64_t unwritten_bytes)>;
   struct Revisions {
     uint64_t engine = 0;  // what the engine has
     uint64_t spent = 0;   // none up to this one is given any more
@@ -68,6 +68,9 @@ class HostedBatch {
   Result<Entry> Find(const std::string& engine_key) const;
   Result<bool> Holds(const Compare& compare) const;
   Result<bool> RangeHolds(const Compare& compare) const;
+  Status CheckRoom(const Transaction& transaction) const;
+  // Whether its keys and values are longer than what they replace.
+  Result<bool> Lengthens(const Transaction& transaction) const;
   // The events of the transaction's writes, without those that change nothing.
   Result<std::vector<KvEvent>> EventsOf(const Transaction& transaction, uint64_t revision) const;
 

@@ -233,10 +233,11 @@ std::optional<uint64_t> HostedStore::RoomForNames() const {
   return room_->BytesForUsers(0);
 }
 
-Status HostedStore::AdmitNames(uint32_t uid, uint64_t unwritten_bytes) {
+Status HostedStore::AdmitNames(NameChange change, uint32_t uid, uint64_t unwritten_bytes) {
   if (!keeps_room_) return {};
   MutexLock lock(room_mutex_);
-  if (room_ != nullptr) return room_->Admit(uid, unwritten_bytes);
+  if (room_ != nullptr) return room_->Admit(change, uid, unwritten_bytes);
+  if (change != NameChange::kMakes) return {};
   return MakeError(ErrorCode::kUnavailable, "the node that keeps the names starts, or stops");
 }
 
@@ -294,7 +295,9 @@ void HostedStore::Process(const std::vector<Request*>& batch) {
     if (Status reloaded = ReloadAfterFailure(); !reloaded.ok()) return fail(reloaded.error());
   }
   HostedBatch work(engine_, leases_, {.engine = revision_, .spent = spent_revision_},
-                   [this](uint32_t uid, uint64_t unwritten_bytes) { return AdmitNames(uid, unwritten_bytes); });
+                   [this](NameChange change, uint32_t uid, uint64_t unwritten_bytes) {
+                     return AdmitNames(change, uid, unwritten_bytes);
+                   });
   std::unordered_map<std::string_view, uint64_t> operations;  // of this batch
   for (Request* request : batch) {
     if (request->transaction == nullptr) {

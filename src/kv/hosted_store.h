@@ -94,7 +94,7 @@ class HostedStore final : public SharedKvStore, public NameRoomUser {
   void Process(const std::vector<Request*>& batch);
   Status ReloadAfterFailure();
   void RememberOperation(const std::string& id, uint64_t revision);
-  Status AdmitNames(uint32_t uid, uint64_t unwritten_bytes);
+  Status AdmitNames(NameChange change, uint32_t uid, uint64_t unwritten_bytes);
   Status WriteBatch(const HostedBatch& work);
 
   // Whether what this store says now holds for all: of a host that lost the names to another one it does not.

@@ -17,9 +17,15 @@ void RefusedNames::Tell(const Error& why) {
     told_at_ = now;
   }
   spdlog::warn(
-      "the metadata is what is full, and new names and attributes are refused: {}; `cairnfs status "
-      "--metadata` tells whose take how much",
+      "the metadata is what is full, and what takes more of it is refused: {}; `cairnfs status --metadata` tells "
+      "whose takes how much",
       why.message);
+}
+
+Status NameRoom::Admit(NameChange change, uint32_t uid, uint64_t unwritten_bytes) {
+  Status judged = Judge(change, uid, unwritten_bytes);
+  if (!judged.ok()) refused_.Tell(judged.error());
+  return judged;
 }
 
 }  // namespace cairnfs::kv

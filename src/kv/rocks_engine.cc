@@ -2,6 +2,7 @@
 #include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/write_batch.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/log.h"
 #include "base/thread_annotations.h"
 #include "kv/engine.h"
 #include "kv/rocks_support.h"
@@ -23,6 +25,21 @@ Failpoint after_write("kv.after_write", Failpoint::Kind::kKill);
 rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
 
 std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+// RocksDB makes folder and files as the umask says. What lies in them is for the owner alone. What cannot be made is
+// told by RocksDB.
+Status MakePrivate(const std::string& path, bool may_make) {
+  if (may_make) static_cast<void>(mkdir(path.c_str(), S_IRWXU));
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return {};
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
+  if (chmod(path.c_str(), S_IRWXU) == 0) {
+    spdlog::warn("others could enter {}: from now on its owner alone can", path);
+    return {};
+  }
+  return ErrnoError(errno,
+                    "others may enter " + path + ", and this cannot be changed: run chmod 700 on it as its owner");
+}
 
 // Holds the database that it is of, which cannot be reopened meanwhile.
 class RocksSnapshot final : public EngineSnapshot {
@@ -110,6 +127,9 @@ class RocksEngine final : public KvEngine {
   Error NoSpaceError() const {
     return MakeError(ErrorCode::kNoSpace, "metadata in " + path_ + ": no space left on the device");
   }
+  // Why it is to be opened again: the disk was full, or descriptors ran out.
+  Error Shortage();
+  void NoteShortage(const Error& why);
   // Waits until nobody uses the database, and takes it: nobody else gets it then. Null when somebody uses it for long.
   std::shared_ptr<rocksdb::DB> TakeUnusedDb() REQUIRES_LOCK(db_mutex_);
   bool IsUnused() {
@@ -138,6 +158,7 @@ class RocksEngine final : public KvEngine {
   uint64_t sequence_before_ GUARDED_BY(db_mutex_) = 0;     // of the database that was closed to be opened again
   Mutex failure_mutex_;
   Error failure_ GUARDED_BY(failure_mutex_){};
+  std::optional<Error> shortage_ GUARDED_BY(failure_mutex_);
 };
 
 rocksdb::ReadOptions MakeReadOptions(const EngineSnapshot* snapshot) {
@@ -173,6 +194,7 @@ Result<std::shared_ptr<rocksdb::DB>> RocksEngine::OpenDb() {
 
 Status RocksEngine::OpenForWriting() {
   CAIRNFS_ASSIGN_OR_RETURN(bool exists, DatabaseExists(path_));
+  CAIRNFS_RETURN_IF_ERROR(MakePrivate(path_, !exists && options_.create_if_missing));
   if (exists) {
     // RocksDB drops what follows a bad record of the log when it opens: look before anything is changed.
     CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<RocksLock> lock, RocksLock::Take(path_));
@@ -269,7 +291,7 @@ Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, WriteMode mode) {
   std::shared_ptr<rocksdb::DB> db = CurrentDb();
   if (db == nullptr) return Failure();
   // Another thread may have found the disk full since, and the database may be open for reading alone.
-  if (must_reopen_.load()) return NoSpaceError();
+  if (must_reopen_.load()) return Shortage();
   const bool is_synced = mode == WriteMode::kSynced;
   // Everything that is visible now is in the log before this batch, so the sync covers it and the batch.
   const uint64_t sequence = db->GetLatestSequenceNumber() + static_cast<uint64_t>(batch.Count());
@@ -287,7 +309,7 @@ Status RocksEngine::WriteOnce(rocksdb::WriteBatch& batch, WriteMode mode) {
   }
   Error error = ToWriteError(status, path_);
   if (error.code != ErrorCode::kNoSpace) return Fail(error);
-  must_reopen_.store(true);
+  NoteShortage(error);
   return error;
 }
 
@@ -299,7 +321,7 @@ Status RocksEngine::Reopen() {
   MutexLock lock(db_mutex_);
   if (db_ != nullptr) {
     const std::shared_ptr<rocksdb::DB> old = TakeUnusedDb();
-    if (old == nullptr) return NoSpaceError();
+    if (old == nullptr) return Shortage();
     // One that was opened for reading meanwhile may have recovered less.
     sequence_before_ = std::max(sequence_before_, old->GetLatestSequenceNumber());
   }
@@ -308,12 +330,13 @@ Status RocksEngine::Reopen() {
   if (!opened.ok()) {
     const Error& why = opened.error();
     const bool lacks_descriptors = LacksDescriptors(why.message);
+    if (lacks_descriptors) NoteShortage(NoDescriptors(why));
     // The room is gone again. Opened for reading, the data can at least be read.
     Result<std::unique_ptr<rocksdb::DB>> unchanged = OpenUnchanged(options_, path_);
     if (unchanged.ok()) db_ = std::move(*unchanged);
     // Without descriptors that may fail as well. Then nothing can be read until the next try.
     if (!unchanged.ok() && !LacksDescriptors(unchanged.error().message)) return Fail(unchanged.error());
-    if (lacks_descriptors) return MakeError(ErrorCode::kNoSpace, why.message);
+    if (lacks_descriptors) return Shortage();
     return why.code == ErrorCode::kNoSpace ? why : Fail(why);
   }
   db_ = std::move(*opened);
@@ -322,7 +345,9 @@ Status RocksEngine::Reopen() {
                           "the database in " + path_ + " lost writes when the disk was full, or descriptors ran out"));
   }
   listener_->NoteTables(*db_);
+  MutexLock told(failure_mutex_);
   must_reopen_.store(false);
+  shortage_.reset();
   return {};
 }
 
@@ -380,6 +405,17 @@ Error RocksEngine::Fail(const Error& error) {
     has_failed_.store(true);
   }
   return error;
+}
+
+Error RocksEngine::Shortage() {
+  MutexLock lock(failure_mutex_);
+  return shortage_ ? *shortage_ : NoSpaceError();
+}
+
+void RocksEngine::NoteShortage(const Error& why) {
+  MutexLock lock(failure_mutex_);
+  shortage_ = why;
+  must_reopen_.store(true);
 }
 
 Error RocksEngine::Failure() {

@@ -91,12 +91,13 @@ Error ToError(const rocksdb::Status& status, const std::string& path) {
 
 bool LacksDescriptors(const std::string& words) { return Contains(words, "Too many open files"); }
 
+Error NoDescriptors(const Error& error) {
+  return MakeError(ErrorCode::kNoSpace, error.message + "; raise the limit on open files (LimitNOFILE=, fs.file-max)");
+}
+
 Error ToWriteError(const rocksdb::Status& status, const std::string& path) {
   Error error = ToError(status, path);
-  if (LacksDescriptors(error.message)) {
-    error =
-        MakeError(ErrorCode::kNoSpace, error.message + "; raise the limit on open files (LimitNOFILE=, fs.file-max)");
-  }
+  if (LacksDescriptors(error.message)) error = NoDescriptors(error);
   if (error.code != ErrorCode::kNoSpace) return error;
   // After a failed sync, unlike a failed append, it is unknown how much of the log is on the disk. Opened again, the
   // database may have replayed this very write.

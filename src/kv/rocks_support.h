@@ -21,6 +21,8 @@ Error ToError(const rocksdb::Status& status, const std::string& path);
 
 // Whether the error is that no descriptor was left: it passes, as a full disk does.
 bool LacksDescriptors(const std::string& words);
+// That error as one that passes, with what to do about it.
+Error NoDescriptors(const Error& error);
 
 // As ToError, for a write, and for what RocksDB's own threads write. kNoSpace only where the write certainly did not
 // run, also where no descriptor was left; kIo for a sync of the log that found no space.

@@ -64,6 +64,8 @@ struct Transaction {
   // The user (uid) for whom it makes names or attributes. A store that keeps room for removals (name_room.h) may refuse
   // it with kNoSpace; others do not look at it.
   std::optional<uint32_t> makes_names_for = {};
+  // The same for one that makes no name, if what it writes is longer than what it replaces and removes.
+  bool may_lengthen = false;
 
   Transaction& IfRevision(std::string key, uint64_t revision);
   Transaction& IfAbsent(std::string key) { return IfRevision(std::move(key), 0); }

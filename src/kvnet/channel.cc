@@ -17,6 +17,11 @@ constexpr std::chrono::milliseconds kStopLook{50};
 
 }  // namespace
 
+RemoteOptions OptionsOf(RemoteOptions options, const std::string& node) {
+  if (options.tls.enabled() && !node.empty()) options.server_name = rpc::CertificateName(node);
+  return options;
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const RemoteOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);

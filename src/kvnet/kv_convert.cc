@@ -40,6 +40,7 @@ proto::CommitRequest ToProto(const kv::Transaction& transaction, const kv::SlotC
     to.set_lease(write.lease);
   }
   if (transaction.makes_names_for) request.set_makes_names_for(*transaction.makes_names_for);
+  request.set_may_lengthen(transaction.may_lengthen);
   if (slot == nullptr) return request;
   proto::Slot& to = *request.mutable_slot();
   to.set_name(slot->slot);
@@ -60,6 +61,7 @@ Result<kv::Transaction> FromProto(const proto::CommitRequest& request) {
     transaction.writes.push_back(kv::KvWrite{write.key(), std::move(value), write.lease()});
   }
   if (request.has_makes_names_for()) transaction.makes_names_for = request.makes_names_for();
+  transaction.may_lengthen = request.may_lengthen();
   return transaction;
 }
 

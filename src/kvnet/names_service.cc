@@ -228,9 +228,7 @@ class RemoteNamesImpl final : public RemoteNames {
 }  // namespace
 
 std::shared_ptr<RemoteNames> RemoteNames::To(const kv::Member& member, const RemoteOptions& options) {
-  RemoteOptions to = options;
-  if (to.tls.enabled()) to.server_name = rpc::CertificateName(member.node);
-  return std::make_shared<RemoteNamesImpl>(member, std::move(to));
+  return std::make_shared<RemoteNamesImpl>(member, OptionsOf(options, member.node));
 }
 
 Result<kv::NamesHost::Description> DescribeNames(const Context& context, const std::string& address,

@@ -39,8 +39,9 @@ struct Endpoint {
 // Calls go to one of the hosts, as long as it answers as the one that serves the keys. Then the next one is tried.
 class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
  public:
-  NodeStore(const std::vector<std::string>& addresses, const RemoteOptions& options)
-      : options_(options), endpoints_(EndpointsOf(addresses, options)), slots_(*this, options.retry) {}
+  NodeStore(const std::vector<std::string>& addresses, const RemoteOptions& options,
+            const std::vector<std::string>& nodes)
+      : options_(options), endpoints_(EndpointsOf(addresses, options, nodes)), slots_(*this, options.retry) {}
 
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override;
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
@@ -68,9 +69,13 @@ class NodeStore final : public kv::SharedKvStore, private kv::SlotTransport {
   Status TryRevokeLease(const Context& context, kv::LeaseId lease) override;
 
   static std::vector<std::unique_ptr<Endpoint>> EndpointsOf(const std::vector<std::string>& addresses,
-                                                            const RemoteOptions& options) {
+                                                            const RemoteOptions& options,
+                                                            const std::vector<std::string>& nodes) {
     std::vector<std::unique_ptr<Endpoint>> endpoints;
-    for (const std::string& address : addresses) endpoints.push_back(std::make_unique<Endpoint>(address, options));
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      endpoints.push_back(
+          std::make_unique<Endpoint>(addresses[i], OptionsOf(options, i < nodes.size() ? nodes[i] : "")));
+    }
     return endpoints;
   }
   static Error ErrorOf(const grpc::Status& status, const Endpoint& endpoint);
@@ -224,7 +229,7 @@ Result<uint64_t> NodeStore::Commit(const Context& context, const kv::Transaction
   CAIRNFS_RETURN_IF_ERROR(kv::CheckLimits(transaction, limits()));
   Result<uint64_t> committed = slots_.Commit(context, transaction);
   const bool is_refused = !committed.ok() && committed.error().code == ErrorCode::kNoSpace;
-  if (is_refused && transaction.makes_names_for) refused_names_.Tell(committed.error());
+  if (is_refused && (transaction.makes_names_for || transaction.may_lengthen)) refused_names_.Tell(committed.error());
   return committed;
 }
 
@@ -368,9 +373,10 @@ bool NodeStore::Follow(const Context& context, WatchState& state, uint64_t& afte
 }  // namespace
 
 Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::vector<std::string>& addresses,
-                                                         const RemoteOptions& options) {
+                                                         const RemoteOptions& options,
+                                                         const std::vector<std::string>& nodes) {
   for (const std::string& address : addresses) CAIRNFS_RETURN_IF_ERROR(CheckAddress(address, /*port_min=*/1));
-  return std::unique_ptr<kv::SharedKvStore>(std::make_unique<NodeStore>(addresses, options));
+  return std::unique_ptr<kv::SharedKvStore>(std::make_unique<NodeStore>(addresses, options, nodes));
 }
 
 }  // namespace cairnfs::kvnet

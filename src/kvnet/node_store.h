@@ -10,10 +10,12 @@
 
 namespace cairnfs::kvnet {
 
-// `addresses`: HOST:PORT, of the nodes of which one serves the keys at a time; the first is asked first. Connects when
-// it is used. kInvalidArgument: no such address can be. REQUIRES (unchecked): there is one.
+// `addresses`: HOST:PORT, of the nodes of which one serves the keys at a time; the first is asked first. Where nodes
+// have certificates, that of the one at an address must name the node (hex) that `nodes` has there, unless that is
+// empty. Connects when it is used. kInvalidArgument: no such address can be. REQUIRES (unchecked): there is one.
 Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::vector<std::string>& addresses,
-                                                         const RemoteOptions& options);
+                                                         const RemoteOptions& options,
+                                                         const std::vector<std::string>& nodes = {});
 inline Result<std::unique_ptr<kv::SharedKvStore>> MakeNodeStore(const std::string& address,
                                                                 const RemoteOptions& options) {
   return MakeNodeStore(std::vector<std::string>{address}, options);

@@ -11,7 +11,7 @@ namespace {
 
 Result<std::unique_ptr<kv::SharedKvStore>> Open(const std::string& text, const RemoteOptions& options) {
   CAIRNFS_ASSIGN_OR_RETURN(StoreAddress address, StoreAddress::Parse(text));
-  if (address.kind == StoreAddress::Kind::kNode) return MakeNodeStore(address.endpoints, options);
+  if (address.kind == StoreAddress::Kind::kNode) return MakeNodeStore(address.endpoints, options, address.nodes);
   const EtcdOptions etcd{std::move(address.endpoints), std::move(address.prefix), options};
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<EtcdStore> store, EtcdStore::Create(etcd));
   return std::unique_ptr<kv::SharedKvStore>(std::move(store));

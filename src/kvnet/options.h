@@ -18,4 +18,7 @@ struct RemoteOptions {
   std::string server_name;  // that the server's certificate must name; empty: the host of the address
 };
 
+// The same for a server that must be that node (hex), where it has a certificate; empty: as they are.
+RemoteOptions OptionsOf(RemoteOptions options, const std::string& node);
+
 }  // namespace cairnfs::kvnet

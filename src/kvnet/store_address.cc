@@ -10,6 +10,7 @@
 namespace cairnfs::kvnet {
 namespace {
 
+constexpr size_t kNodeDigits = 32;
 constexpr std::string_view kNodeScheme = "node:", kEtcdScheme = "etcd://";
 
 StoreAddress EtcdAddress(std::string_view text) {
@@ -25,9 +26,24 @@ StoreAddress EtcdAddress(std::string_view text) {
 
 StoreAddress NodeAddress(std::string_view text) {
   StoreAddress address{StoreAddress::Kind::kNode, {}, {}};
-  for (std::string_view endpoint : SplitAtCommas(text)) address.endpoints.emplace_back(endpoint);
+  for (std::string_view endpoint : SplitAtCommas(text)) {
+    const size_t at = endpoint.find('@');
+    const bool names_node = at != std::string_view::npos;
+    address.nodes.emplace_back(names_node ? endpoint.substr(0, at) : "");
+    address.endpoints.emplace_back(names_node ? endpoint.substr(at + 1) : endpoint);
+  }
   if (address.endpoints.empty()) address.endpoints.emplace_back();  // which is refused as no address
   return address;
+}
+
+// Before an '@' stands the id of a node.
+Status CheckNode(std::string_view text, const std::string& node) {
+  const bool is_id = node.size() == kNodeDigits && node.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (is_id) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "\"" + std::string(text) + "\" has \"" + node +
+                       "\" before an @, and that is no id of a node: it has 32 hex digits, in lower case "
+                       "(cairnfs node list); or write node:HOST:PORT without");
 }
 
 }  // namespace
@@ -52,6 +68,9 @@ Result<StoreAddress> StoreAddress::Parse(std::string_view text) {
                          " hosts: name one, or three of which one serves the names, one may follow it, and the third "
                          "bears witness");
   }
+  for (const std::string& node : address.nodes) {
+    if (!node.empty()) CAIRNFS_RETURN_IF_ERROR(CheckNode(text, node));
+  }
   for (const std::string& endpoint : address.endpoints) {
     CAIRNFS_RETURN_IF_ERROR(CheckAddress(endpoint, /*port_min=*/1));
     if (is_node && std::count(address.endpoints.begin(), address.endpoints.end(), endpoint) > 1) {
@@ -68,8 +87,10 @@ std::optional<StoreAddress::Kind> StoreAddress::KindOf(std::string_view text) {
   return std::nullopt;
 }
 
-std::string StoreAddress::TextOfNode(std::string_view host_port) {
-  return std::string(kNodeScheme) + std::string(host_port);
+std::string StoreAddress::TextOfNode(std::string_view host_port, std::string_view node) {
+  std::string text(kNodeScheme);
+  if (!node.empty()) text.append(node).append("@");
+  return text.append(host_port);
 }
 
 std::string StoreAddress::TextOfEtcd(const std::vector<std::string>& endpoints, std::string_view prefix) {

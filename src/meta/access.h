@@ -68,6 +68,9 @@ Attr LoadAttrOrBasics(const Context& context, kv::KvStore& store, InodeId inode,
 Attr AttrOf(InodeId inode, const InodeRecord& record);
 Result<bool> IsEmptyDirectory(const Context& context, kv::KvStore& store, InodeId directory);
 
+// Adds what the change of an attribute of this directory means to policies.
+Status AddPolicyEffect(const Context& context, kv::KvStore& store, InodeId directory, const InodeRecord& record,
+                       const PolicyEffect& effect, kv::Transaction& transaction);
 void AddDirectoryEmptyCompare(kv::Transaction& transaction, InodeId directory);
 void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestamp now);
 // Takes one link of the inode away: writes its I record, and its O record when that was the last link.

@@ -8,6 +8,8 @@
 
 #include "base/coding.h"
 #include "meta/access.h"
+#include "meta/commit_record.h"
+#include "meta/policy_records.h"
 #include "meta/records.h"
 
 namespace cairnfs::meta {
@@ -175,7 +177,7 @@ Error StrangeKey(std::string_view key) {
 }  // namespace
 
 bool IsInDump(std::string_view key) {
-  return !key.empty() && std::string_view("CDEHINOPTVXY").find(key[0]) != std::string_view::npos;
+  return !key.empty() && std::string_view("ACDEHIJNOPTVXY").find(key[0]) != std::string_view::npos;
 }
 
 Status CheckDumpEntry(std::string_view key, std::string_view value) {
@@ -202,10 +204,14 @@ Status CheckDumpEntry(std::string_view key, std::string_view value) {
     return is_sound ? Status() : Status(StrangeKey(key));
   }
   if (key[0] == 'P') return DecodeMarkKey(key) ? CheckDecodes<UnpublishedMark>(value) : Status(StrangeKey(key));
+  if (key[0] == 'J' && name.size() == kNodeIdBytes) return CheckDecodes<CommitPart>(value);
+  if (InodeOfAppliedKey(key)) return CheckDecodes<AppliedRecord>(value);
   if (!name.empty()) return StrangeKey(key);
   switch (key[0]) {
+    case 'A': return value == PolicyKeyValue() ? Status() : Status(StrangeKey(key));
     case 'D': return CheckDecodes<FileRecord>(value);
     case 'I': return CheckDecodes<InodeRecord>(value);
+    case 'J': return CheckDecodes<CommitRecord>(value);
     case 'O': return value.empty() ? Status() : Status(StrangeKey(key));
     case 'T': return CheckDecodes<DirectoryTimes>(value);
     case 'Y': return CheckDecodes<LevelRecord>(value);

@@ -25,6 +25,7 @@
 #include "base/thread_annotations.h"
 #include "base/types.h"
 #include "kv/store.h"
+#include "meta/commit_record.h"
 #include "meta/records.h"
 
 namespace cairnfs::meta {
@@ -47,16 +48,19 @@ struct Attr {
   // On a remote store alone, of a regular file: the revision of its D record (0: there is none). Size and times above
   // are those of the D record.
   uint64_t content_revision = 0;
+  // The same of its I record, which changes with each extended attribute too. 0: not told.
+  uint64_t inode_revision = 0;
   std::vector<Mark> marks;  // if they were asked for
 };
 
 // A regular file as the store has it at one revision.
 struct FileState {
   InodeRecord inode;
+  uint64_t inode_revision = 0;
   std::optional<FileRecord> record;
   uint64_t record_revision = 0;  // 0: there is no D record
   std::vector<Mark> marks;       // if they were asked for
-  bool has_capability = false;   // the extended attribute security.capability
+  bool has_capability = false;   // kCapabilityXattr
   uint64_t revision = 0;         // of the store, at which all this held
 };
 
@@ -72,6 +76,7 @@ struct CreateParams {
 
 struct AttrChanges {
   std::optional<uint32_t> mode;  // permission bits only
+  uint32_t mode_cleared = 0;     // permission bits that go, whatever the others are by then; not with `mode`
   std::optional<uint32_t> uid, gid;
   std::optional<Timestamp> atime, mtime;  // mtime: not for regular files (fs owns it)
   std::optional<Timestamp> ctime;         // default: now
@@ -90,13 +95,29 @@ struct RenameParams {
   // Called for each attempt. It may add compares to the transaction; an error ends the rename.
   std::function<Status(kv::Transaction&)> guard = {};
   std::optional<uint32_t> makes_names_for = {};  // Transaction::makes_names_for, where the new name takes more room
+  bool may_lengthen = false;                     // Transaction::may_lengthen
+  // The record that the rename leaves of each directory that gets a new name, but for its time: of one that has a
+  // record only where `was_written_below` says that it is to be replaced. That may read the store.
+  std::optional<CommitRecord> commit = {};
+  std::function<bool(InodeId directory)> was_written_below = {};
+  // Asked about what the first name leads to. Nothing that it reads of that inode's attributes changes before the
+  // rename is made; an error refuses the rename.
+  std::function<Status(InodeId moved)> may_move = {};
 };
 struct RenameResult {
   InodeId moved;
   uint32_t moved_type = 0;       // S_IFMT bits
   std::optional<Attr> replaced;  // the inode whose name went away; nlink as it is now
   std::optional<InodeId> exchanged;
-  bool unchanged = false;  // both names were links to one file: nothing happened
+  bool unchanged = false;          // both names were links to one file: nothing happened
+  std::vector<InodeId> committed;  // directories of which it left a record
+};
+
+// What is known of a directory's commit.
+struct Commit {
+  CommitRecord record;
+  CommitPart sum;         // of what the hosts know that have told
+  uint64_t revision = 0;  // of the record: commits happened in the order of these
 };
 
 struct DirectoryEntry {
@@ -113,6 +134,13 @@ struct NamespaceOptions {
   // The store is reached over a network, and other hosts use it too. Each Commit is durable, and a round trip costs as
   // much as all else. Then inode numbers are reserved by a compare, and every inode's record names its directory.
   bool remote = false;
+};
+
+// What the change of a directory's attribute means to policies (policy_records.h), in the same transaction.
+struct PolicyEffect {
+  enum class Own { kNone, kHasOne, kHasNone } own = Own::kNone;  // the directory itself, from then on
+  bool touches_above = false;  // the policy of the directory that it lies in has something to do
+  bool ends_commit = false;    // its record of a commit goes
 };
 
 inline constexpr size_t kDirectoryTimesStripes = 64;
@@ -172,6 +200,11 @@ class Namespace {
   using EntryVisitor = std::function<void(std::string_view name, InodeId inode, uint32_t type)>;
   Status VisitDirectory(const Context& context, InodeId directory, const EntryVisitor& visit);
   Result<InodeId> ParentOf(const Context& context, InodeId directory);
+  // The name by which `parent` leads to `child`. Looks through its first names, as entries are not indexed by inode.
+  // kNotFound: it has none. kTooLarge: it is not among so many. kInterrupted.
+  Result<std::string> NameIn(const Context& context, InodeId parent, InodeId child, size_t entries_max = 10'000);
+  // nullopt: the directory got its name otherwise, or before there were records. kCorrupt.
+  Result<std::optional<Commit>> ReadCommit(const Context& context, InodeId directory);
   // All there is to know of a file, in one read. kNotFound: no such inode.
   Result<FileState> ReadFile(const Context& context, InodeId inode, WithMarks marks = WithMarks::kNo);
   // Every mark that there is, at one revision; only where the store is remote.
@@ -191,11 +224,14 @@ class Namespace {
 
   enum class XattrMode { kSet, kCreate, kReplace };
   Result<std::string> GetXattr(const Context& context, InodeId inode, std::string_view name);  // kNoData
+  // Asked about the value that would be replaced, in the same transaction; an error refuses that.
+  using XattrCheck = std::function<Status(const std::optional<std::string>& before)>;
   // kAlreadyExists (kCreate), kNoData (kReplace), kValueTooLarge, kRange (name too long). Touches ctime.
   Status SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value, XattrMode mode,
-                  std::optional<uint32_t> uid = {});
+                  std::optional<uint32_t> uid = {}, const XattrCheck& check = {}, const PolicyEffect& effect = {});
   Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode);
-  Status RemoveXattr(const Context& context, InodeId inode, std::string_view name);  // kNoData
+  Status RemoveXattr(const Context& context, InodeId inode, std::string_view name,  // kNoData
+                     const PolicyEffect& effect = {});
 
   // To be called when a remote store may have gone back to an older state. Gives up the numbers that this host has
   // reserved and not used, and raises the store's record past all that this host ever reserved. So nobody gets a number

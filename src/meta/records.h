@@ -9,6 +9,10 @@
 //   O <ino be64>          orphan: an inode with no link left, kept until nobody has it open
 //   P <ino be64> node session  mark: this session of a cluster's node has made, emptied or closed the file, and has not
 //                         published it since
+//   J <ino be64>          commit of a directory (commit_record.h); followed by a node's id: what that host knows of it
+//   A <ino be64>          the directory has a policy (policy_records.h); followed by 'r': when it was last applied
+//   S <ino be64>          what came of that, as JSON
+//   F <ns be64> node      a commit that was refused at that time
 //   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
@@ -106,6 +110,8 @@ std::string FileKey(InodeId inode);
 std::string DentryKey(InodeId parent, std::string_view name);
 std::string DentryPrefix(InodeId parent);
 std::string DirectoryTimesKey(InodeId inode);
+// The extended attribute that holds file capabilities.
+inline constexpr std::string_view kCapabilityXattr = "security.capability";
 std::string XattrKey(InodeId inode, std::string_view name);
 std::string XattrPrefix(InodeId inode);
 std::string OrphanKey(InodeId inode);

@@ -34,25 +34,6 @@ void CopyAddress(const IpBytes& address, void* to) {
   std::memcpy(to, address.data() + offset, address.size() - offset);
 }
 
-Result<Endpoint> EndpointOf(const sockaddr_storage& from) {
-  Endpoint endpoint;
-  if (from.ss_family == AF_INET) {
-    sockaddr_in ipv4;
-    std::memcpy(&ipv4, &from, sizeof ipv4);
-    endpoint.address = kIpv4Prefix;
-    std::memcpy(endpoint.address.data() + kIpv4Offset, &ipv4.sin_addr, sizeof ipv4.sin_addr);
-    endpoint.port = ntohs(ipv4.sin_port);
-    return endpoint;
-  }
-  if (from.ss_family != AF_INET6) return MakeError(ErrorCode::kIo, "a connection is none of TCP");
-  sockaddr_in6 ipv6;
-  std::memcpy(&ipv6, &from, sizeof ipv6);
-  std::memcpy(endpoint.address.data(), &ipv6.sin6_addr, endpoint.address.size());
-  endpoint.port = ntohs(ipv6.sin6_port);
-  endpoint.interface = ipv6.sin6_scope_id;
-  return endpoint;
-}
-
 using NameCall = int (*)(int, sockaddr*, socklen_t*);
 Result<Endpoint> NameOf(int connection, NameCall call) {
   sockaddr_storage name{};
@@ -112,6 +93,25 @@ Result<bool> IsOfThisHost(const Endpoint& peer) {
 }
 
 }  // namespace
+
+Result<Endpoint> EndpointOf(const sockaddr_storage& address) {
+  Endpoint endpoint;
+  if (address.ss_family == AF_INET) {
+    sockaddr_in ipv4;
+    std::memcpy(&ipv4, &address, sizeof ipv4);
+    endpoint.address = kIpv4Prefix;
+    std::memcpy(endpoint.address.data() + kIpv4Offset, &ipv4.sin_addr, sizeof ipv4.sin_addr);
+    endpoint.port = ntohs(ipv4.sin_port);
+    return endpoint;
+  }
+  if (address.ss_family != AF_INET6) return MakeError(ErrorCode::kIo, "a connection is none of TCP");
+  sockaddr_in6 ipv6;
+  std::memcpy(&ipv6, &address, sizeof ipv6);
+  std::memcpy(endpoint.address.data(), &ipv6.sin6_addr, endpoint.address.size());
+  endpoint.port = ntohs(ipv6.sin6_port);
+  endpoint.interface = ipv6.sin6_scope_id;
+  return endpoint;
+}
 
 std::string TextOf(const IpBytes& address) {
   char text[INET6_ADDRSTRLEN] = "?";

@@ -1,6 +1,7 @@
 // Who is at the other end of a TCP connection, where that end is on this host.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <array>
@@ -34,6 +35,8 @@ IpBytes NetworkOf(const IpBytes& address);
 // left out. nullopt: it is none of TCP.
 std::optional<Endpoint> EndpointOfUri(std::string_view uri);
 
+// kIo: it is none of TCP.
+Result<Endpoint> EndpointOf(const sockaddr_storage& address);
 // The address of the other end. kIo: the connection is gone, or is not one of TCP.
 Result<Endpoint> PeerOf(int connection);
 

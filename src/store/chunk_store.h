@@ -2,6 +2,7 @@
 // node's disk, cluster::ClusterChunkStore with the disks of several nodes.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -36,6 +37,9 @@ struct PutResult {
   ChunkPin pin;
   bool is_new = false;  // false: the chunk was there (or on its way to the disk); nothing was copied
 };
+// Gets the lengths of chunks that were stored nowhere before, as that becomes known: among several nodes only once the
+// chunk has its copies. null: nobody counts.
+using NewBytes = std::shared_ptr<std::atomic<uint64_t>>;
 
 // Verified bytes of a chunk: slices in order, which together are the whole chunk. They keep their buffers alive.
 struct ChunkData {
@@ -52,7 +56,10 @@ class ChunkStore {
   // Stores the chunk unless it is known. `slices` in order are its bytes, `digest` is their digest (the caller computed
   // it; not checked here). On return the bytes have been copied or were known; they are durable after a Sync that began
   // later. kNoSpace: nothing stored. kFailed: an earlier write failed and the store refuses.
-  virtual Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) = 0;
+  virtual Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices, const NewBytes& new_bytes) = 0;
+  Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) {
+    return Put(digest, slices, nullptr);
+  }
   // Pins a chunk of this size that exists, for a record that is to name it; size 0: it is only to be read. kNotFound if
   // it does not exist. Where several nodes keep chunks nobody is asked yet: a Sync that begins later waits until nodes
   // vouch for it, and have its copies, as for one that was put.

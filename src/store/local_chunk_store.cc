@@ -79,7 +79,11 @@ LocalChunkStore::Impl::Impl(io::Disk& disk, kv::KvEngine& engine, io::BufferPool
       index_(engine),
       journal_(engine),
       space_(disk, resolved.reserve_bytes, resolved.segment_bytes, WriterOptions(resolved).SegmentBytesMin(),
-             [&engine, beside = resolved.engine_beside] { return UseOf(engine, beside); }),
+             [&engine, beside = resolved.engine_beside, log_bytes_max = resolved.log_bytes_max] {
+               kv::DiskUse use = UseOf(engine, beside);
+               use.needed_bytes += log_bytes_max;
+               return use;
+             }),
       segments_(disk, space_, [this] { Wake(); }),
       writer_(WriterOptions(resolved), segments_, space_, failure_,
               {.wake = [this] { Wake(); },
@@ -111,7 +115,7 @@ void LocalChunkStore::Impl::Report(const Error& error) {
 // --- putting -----------------------------------------------------------------------------------------------------
 
 Result<PutResult> LocalChunkStore::Impl::Put(LocalChunkStore* owner, const Digest& digest,
-                                             std::span<const io::Slice> slices) {
+                                             std::span<const io::Slice> slices, const NewBytes& new_bytes) {
   CAIRNFS_RETURN_IF_ERROR(failure_.Check());
   size_t size = 0;
   for (const io::Slice& slice : slices) size += slice.size;
@@ -127,6 +131,7 @@ Result<PutResult> LocalChunkStore::Impl::Put(LocalChunkStore* owner, const Diges
   }
   index_.Stored({digest, appended->location, std::move(appended->segment)});
   new_bytes_total_.fetch_add(size, std::memory_order_relaxed);
+  if (new_bytes != nullptr) new_bytes->fetch_add(size, std::memory_order_relaxed);
   cache_.InsertWritten(digest, slices, size);
   if (!cache_.empty()) cache_.Trim();
   return PutResult{ChunkPin(owner, digest), true};
@@ -257,8 +262,8 @@ void LocalChunkStore::Impl::Maintain() {
   }
 }
 
-uint64_t LocalChunkStore::Impl::MetadataRoom(uint64_t unwritten_bytes) {
-  const uint64_t room = space_.MetadataRoom(unwritten_bytes);
+uint64_t LocalChunkStore::Impl::MetadataRoom(uint64_t unwritten_bytes, Leaves leaves) {
+  const uint64_t room = space_.MetadataRoom(unwritten_bytes, leaves);
   if (room == 0 && segments_.HasFree()) Wake();
   return room;
 }
@@ -327,8 +332,9 @@ Result<std::unique_ptr<LocalChunkStore>> LocalChunkStore::Open(io::Disk& disk, k
   return std::unique_ptr<LocalChunkStore>(new LocalChunkStore(std::move(impl)));
 }
 
-Result<PutResult> LocalChunkStore::Put(const Digest& digest, std::span<const io::Slice> slices) {
-  return impl_->Put(this, digest, slices);
+Result<PutResult> LocalChunkStore::Put(const Digest& digest, std::span<const io::Slice> slices,
+                                       const NewBytes& new_bytes) {
+  return impl_->Put(this, digest, slices, new_bytes);
 }
 
 Result<ChunkPin> LocalChunkStore::Pin(const Digest& digest, size_t) {
@@ -409,7 +415,9 @@ Result<LiveTotals> LocalChunkStore::CountLive(const Context& context, const Live
 StoreStats LocalChunkStore::Stats() const { return impl_->Stats(); }
 uint64_t LocalChunkStore::DiskFreeBytes() const { return impl_->space_.DiskFreeBytes(); }
 uint64_t LocalChunkStore::AvailableBytes() const { return impl_->space_.AvailableBytes(); }
-uint64_t LocalChunkStore::MetadataRoom(uint64_t unwritten_bytes) const { return impl_->MetadataRoom(unwritten_bytes); }
+uint64_t LocalChunkStore::MetadataRoom(uint64_t unwritten_bytes, Leaves leaves) const {
+  return impl_->MetadataRoom(unwritten_bytes, leaves);
+}
 uint64_t LocalChunkStore::MetadataBytes() const { return impl_->space_.MetadataBytes(); }
 uint64_t LocalChunkStore::reserve_bytes() const { return impl_->space_.reserve_bytes(); }
 size_t LocalChunkStore::cache_bytes_max() const { return impl_->options_.cache_bytes_max; }

@@ -19,6 +19,7 @@
 #include "io/file.h"
 #include "kv/engine.h"
 #include "store/chunk_store.h"
+#include "store/space.h"
 
 namespace cairnfs::store {
 
@@ -33,6 +34,7 @@ struct StoreOptions {
                                 // tenth of the disk
   size_t cache_bytes_max = 0;   // verified chunks kept after use; 0: three quarters of the pool; at most all of it
   unsigned verify_threads = 0;  // 0: as many as cores
+  uint64_t log_bytes_max = 0;   // that the daemon's log may take of the disk: kept free beside the reserve
   // Another engine on the same disk, with names of others: it counts as metadata, and is tidied with this store's own.
   // Outlives the store.
   kv::KvEngine* engine_beside = nullptr;
@@ -101,7 +103,8 @@ class LocalChunkStore final : public ChunkStore {
                                                        const StoreOptions& options);
   ~LocalChunkStore() override;  // REQUIRES: no pin is left, and (unchecked) no call in progress. Does not sync.
 
-  Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override;
+  using ChunkStore::Put;
+  Result<PutResult> Put(const Digest& digest, std::span<const io::Slice> slices, const NewBytes& new_bytes) override;
   Result<ChunkPin> Pin(const Digest& digest, size_t size) override;
   Result<std::vector<bool>> Has(const Context&, std::span<const Digest> digests) override { return Has(digests); }
   std::vector<bool> Has(std::span<const Digest> digests);
@@ -144,10 +147,9 @@ class LocalChunkStore final : public ChunkStore {
   // fit. ReleaseReservation gives it back once the data was put or dropped. Any thread; a few atomic operations.
   bool TryReserve(uint64_t bytes);
   // Bytes of the disk that names may still take, beside what the metadata needs for its present content and for
-  // `unwritten_bytes` more. It leaves a fifth of reserve_bytes. At 0, calls that only add names should be refused, so
-  // that a start and removals stay possible. Any thread; asks the disk at most every 100 ms, every
-  // 2 ms while little is left.
-  uint64_t MetadataRoom(uint64_t unwritten_bytes) const;
+  // `unwritten_bytes` more. At 0, calls that add to the metadata should be refused, so that a start and removals stay
+  // possible. Any thread; asks the disk at most every 100 ms, every 2 ms while little is left.
+  uint64_t MetadataRoom(uint64_t unwritten_bytes, Leaves leaves = Leaves::kFifth) const;
   uint64_t MetadataBytes() const;  // of the disk, taken by the metadata now
   uint64_t reserve_bytes() const;
   void ReleaseReservation(uint64_t bytes);

@@ -79,11 +79,11 @@ uint64_t SpaceMeter::DiskFreeBytes() {
   return disk_free_.load(std::memory_order_relaxed);
 }
 
-uint64_t SpaceMeter::MetadataRoom(uint64_t unwritten_bytes) {
+uint64_t SpaceMeter::MetadataRoom(uint64_t unwritten_bytes, Leaves leaves) {
   const auto room = [&]() -> uint64_t {
     // Twice, because the bytes are in the log and in tables for a while.
     const uint64_t needed = metadata_need_bytes_.load(std::memory_order_relaxed) + 2 * unwritten_bytes;
-    const uint64_t kept = reserve_bytes_ / 5 + needed;
+    const uint64_t kept = reserve_bytes_ / (leaves == Leaves::kFifth ? 5 : 10) + needed;
     const uint64_t disk_free = disk_free_.load(std::memory_order_relaxed);
     return disk_free > kept ? disk_free - kept : 0;
   };

@@ -16,6 +16,9 @@
 
 namespace cairnfs::store {
 
+// How much of the reserve metadata leaves.
+enum class Leaves { kFifth, kTenth };
+
 class SpaceMeter {
  public:
   // `segment_bytes_min`: no smaller segment is made, so less free room than that counts as none. `metadata_use`: bytes
@@ -30,8 +33,8 @@ class SpaceMeter {
   uint64_t DiskFreeBytes();   // the reserve included
   void Refresh();             // asks the disk now
   // Bytes of the disk that metadata may still take, once `unwritten_bytes` more are in it and it has all that it needs.
-  // A fifth of the reserve is left. Asks the disk sooner while it is short: what was let in counts then.
-  uint64_t MetadataRoom(uint64_t unwritten_bytes);
+  // Asks the disk sooner while it is short: what was let in counts then.
+  uint64_t MetadataRoom(uint64_t unwritten_bytes, Leaves leaves = Leaves::kFifth);
   uint64_t MetadataBytes() const { return metadata_held_bytes_.load(std::memory_order_relaxed); }
   uint64_t reserve_bytes() const { return reserve_bytes_; }
 

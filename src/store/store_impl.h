@@ -32,11 +32,12 @@ class LocalChunkStore::Impl {
   Status Start();
 
   // local_chunk_store.cc
-  Result<PutResult> Put(LocalChunkStore* owner, const Digest& digest, std::span<const io::Slice> slices);
+  Result<PutResult> Put(LocalChunkStore* owner, const Digest& digest, std::span<const io::Slice> slices,
+                        const NewBytes& new_bytes);
   Status Sync();
   StoreStats Stats() const;
   void Report(const Error& error);
-  uint64_t MetadataRoom(uint64_t unwritten_bytes);
+  uint64_t MetadataRoom(uint64_t unwritten_bytes, Leaves leaves);
 
   // journal.cc
   Status SyncWithEngine();

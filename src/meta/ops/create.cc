@@ -104,7 +104,9 @@ Result<Attr> Namespace::Create(const Context& context, InodeId parent, std::stri
       const DentryRecord dentry{*inode, record.mode & S_IFMT};
       hints_->NoteEntry(key, {{dentry, revision}, {record, revision}}, AttrOf(*inode, record));
     }
-    return AttrOf(*inode, record);
+    Attr attr = AttrOf(*inode, record);
+    if (options_.remote) attr.inode_revision = revision;
+    return attr;
   });
 }
 

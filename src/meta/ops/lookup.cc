@@ -8,6 +8,7 @@ Result<Attr> Namespace::Lookup(const Context& context, InodeId parent, std::stri
   kv::KvStore& store = LookAt(context, ahead, {{parent, name}}, marks);
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(context, store, parent, name));
   CAIRNFS_ASSIGN_OR_RETURN(Attr attr, LoadAttr(context, store, entry.id(), entry.inode.record));
+  if (options_.remote) attr.inode_revision = entry.inode.revision;
   if (options_.remote && IsRegular(entry.inode.record)) {
     hints_->NoteEntry(DentryKey(parent, name), entry, attr);
     if (marks == WithMarks::kYes) {

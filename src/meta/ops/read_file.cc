@@ -4,7 +4,7 @@ namespace cairnfs::meta {
 
 Result<FileState> Namespace::ReadFile(const Context& context, InodeId inode, WithMarks marks) {
   std::vector<kv::KvSpan> spans = {
-      {InodeKey(inode), "", 0}, {FileKey(inode), "", 0}, {XattrKey(inode, "security.capability"), "", 0}};
+      {InodeKey(inode), "", 0}, {FileKey(inode), "", 0}, {XattrKey(inode, kCapabilityXattr), "", 0}};
   const std::string prefix = MarkPrefix(inode);
   if (marks == WithMarks::kYes) spans.push_back({prefix, kv::PrefixEnd(prefix), 0});
   CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(context, spans));
@@ -16,6 +16,7 @@ Result<FileState> Namespace::ReadFile(const Context& context, InodeId inode, Wit
   state.revision = snapshot.revision;
   if (first(0) == nullptr) return MakeError(ErrorCode::kNotFound, "there is no " + Describe(inode));
   CAIRNFS_ASSIGN_OR_RETURN(state.inode, InodeRecord::Decode(first(0)->value));
+  state.inode_revision = first(0)->revision;
   if (const kv::KvEntry* entry = first(1)) {
     CAIRNFS_ASSIGN_OR_RETURN(state.record, FileRecord::Decode(entry->value));
     state.record_revision = entry->revision;

@@ -5,7 +5,9 @@
 
 #include "base/failpoint.h"
 #include "meta/access.h"
+#include "meta/commit_record.h"
 #include "meta/look_ahead.h"
+#include "meta/policy_records.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -15,14 +17,15 @@ Failpoint orphan_removed("meta.orphan_removed", Failpoint::Kind::kKill);
 constexpr size_t kOrphansPerPage = 1024;
 constexpr size_t kBatchOperationsMax = 1024;  // so that one batch does not hold up other commits for long
 constexpr size_t kBatchBytesMax = 256 * kKiB;
-constexpr size_t kOwnKeysMax = 5;  // I, D, T, O, Y
-// For a remote store: each inode takes four spans, and etcd takes 127 in one request.
-constexpr size_t kFetchedAtOnce = 31;
+constexpr size_t kOwnKeysMax = 8;  // I, D, T, O, Y, S, and both that begin with A
+// For a remote store: each inode takes five spans, and etcd takes 127 in one request.
+constexpr size_t kFetchedAtOnce = 25;
 
 struct Orphan {
   uint64_t inode_revision = 0;           // 0: the I record is gone already
   bool may_have_level = false;           // a directory, among other hosts
-  std::vector<std::string> keys_beside;  // of its xattrs and marks
+  bool may_have_policy = false;          // a directory
+  std::vector<std::string> keys_beside;  // of its xattrs, its commit and marks
 };
 
 struct BatchLimits {
@@ -67,6 +70,10 @@ Result<std::optional<Orphan>> LoadOrphan(const Context& context, kv::KvStore& st
     return loaded.error();
   }
   CAIRNFS_RETURN_IF_ERROR(AddKeys(context, store, XattrPrefix(inode), orphan.keys_beside));
+  orphan.may_have_policy = !loaded.ok() || S_ISDIR(loaded->record.mode);
+  if (orphan.may_have_policy) {
+    CAIRNFS_RETURN_IF_ERROR(AddKeys(context, store, CommitKey(inode), orphan.keys_beside));
+  }
   if (among_hosts) CAIRNFS_RETURN_IF_ERROR(AddKeys(context, store, MarkPrefix(inode), orphan.keys_beside));
   return std::optional(std::move(orphan));
 }
@@ -93,7 +100,7 @@ void LookAtOrphans(const Context& context, LookAhead& ahead, std::span<const Ino
   for (InodeId inode : inodes) {
     ahead.Want(OrphanKey(inode));
     ahead.Want(InodeKey(inode));
-    for (const std::string& prefix : {XattrPrefix(inode), MarkPrefix(inode)}) {
+    for (const std::string& prefix : {XattrPrefix(inode), CommitKey(inode), MarkPrefix(inode)}) {
       ahead.WantRange(prefix, kv::PrefixEnd(prefix), kOrphansPerPage);
     }
   }
@@ -125,6 +132,7 @@ Result<size_t> RemoveBatch(const Context& context, kv::KvStore& store, const std
         .Delete(DirectoryTimesKey(inode))
         .Delete(OrphanKey(inode));
     if (orphan->may_have_level) transaction.Delete(LevelKey(inode));
+    if (orphan->may_have_policy) DropPolicy(inode, transaction);
     for (std::string& key : orphan->keys_beside) transaction.Delete(std::move(key));
   }
   if (!transaction.writes.empty()) {

@@ -3,7 +3,8 @@
 
 namespace cairnfs::meta {
 
-Status Namespace::RemoveXattr(const Context& context, InodeId inode, std::string_view name) {
+Status Namespace::RemoveXattr(const Context& context, InodeId inode, std::string_view name,
+                              const PolicyEffect& effect) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
   return RetryOnConflict(context, "removexattr", PaceOf(options_), [&](int) -> Status {
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store_, inode));
@@ -13,6 +14,7 @@ Status Namespace::RemoveXattr(const Context& context, InodeId inode, std::string
     loaded.record.ctime = Clock::WallTime();
     kv::Transaction transaction;
     transaction.IfRevision(InodeKey(inode), loaded.revision).Put(InodeKey(inode), loaded.record.Encode()).Delete(key);
+    CAIRNFS_RETURN_IF_ERROR(AddPolicyEffect(context, store_, inode, loaded.record, effect, transaction));
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
     return {};
   });

@@ -7,6 +7,7 @@
 #include "base/coding.h"
 #include "base/failpoint.h"
 #include "meta/look_ahead.h"
+#include "meta/policy_records.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -27,6 +28,9 @@ struct Plan {
   bool crosses = false;                        // the two parents differ
   bool may_move_directory = true;              // V was read before, or with, all else
   bool names_parents = false;                  // records of all types name their directory
+  // Directories that get a record of this commit, with the revision of the one that they have.
+  std::vector<std::pair<InodeId, uint64_t>> committed;
+  std::vector<InodeId> touched;  // directories that have a policy, and get a checkpoint by this
   bool unchanged = false;
 };
 
@@ -86,6 +90,33 @@ Status CheckReplaceable(const Context& context, kv::KvStore& store, const Rename
   return {};
 }
 
+// Which of the two leaves a record of this as its commit.
+Status PlanCommits(const Context& context, kv::KvStore& store, const RenameParams& params, Plan& plan) {
+  if (!params.commit) return {};
+  std::vector<InodeId> directories;
+  if (IsDirectory(plan.from)) directories.push_back(plan.from.id());
+  if (params.mode == RenameMode::kExchange && IsDirectory(*plan.to)) directories.push_back(plan.to->id());
+  for (const InodeId directory : directories) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto record, store.Get(context, CommitKey(directory)));
+    if (record && (!params.was_written_below || !params.was_written_below(directory))) continue;
+    plan.committed.emplace_back(directory, record ? record->revision : 0);
+  }
+  return {};
+}
+
+// Which directories get one that their policy is about.
+Status PlanPolicies(const Context& context, kv::KvStore& store, const RenameParams& params, Plan& plan) {
+  if (!params.commit) return {};
+  std::vector<InodeId> into;
+  if (IsDirectory(plan.from)) into.push_back(params.to_parent);
+  if (params.mode == RenameMode::kExchange && IsDirectory(*plan.to)) into.push_back(params.from_parent);
+  for (const InodeId directory : into) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto policy, store.Get(context, PolicyKey(directory)));
+    if (policy) plan.touched.push_back(directory);
+  }
+  return {};
+}
+
 // The checks come in the order in which Linux makes them.
 Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
   Plan plan;
@@ -96,6 +127,8 @@ Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenamePa
   const bool is_expected = plan.from.id() == params.expected_from.value_or(plan.from.id()) &&
                            (!plan.to || plan.to->id() == params.expected_to.value_or(plan.to->id()));
   if (!is_expected) return MakeError(ErrorCode::kStale, "the name stands for something else by now");
+  // The transaction compares the inode's record, which each change of an attribute rewrites.
+  if (params.may_move) CAIRNFS_RETURN_IF_ERROR(params.may_move(plan.from.id()));
   if (!plan.to && plan.crosses) {
     CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(context, store, params.to_parent));
     plan.to_parent_revision = directory.revision;
@@ -114,6 +147,8 @@ Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenamePa
   if (plan.to && params.mode == RenameMode::kReplace) {
     CAIRNFS_RETURN_IF_ERROR(CheckReplaceable(context, store, params, plan));
   }
+  CAIRNFS_RETURN_IF_ERROR(PlanCommits(context, store, params, plan));
+  CAIRNFS_RETURN_IF_ERROR(PlanPolicies(context, store, params, plan));
   return plan;
 }
 
@@ -127,6 +162,7 @@ void AddCompares(const RenameParams& params, const Plan& plan, kv::Transaction& 
     transaction.IfRevision(MoveKey(), plan.moves->revision)
         .Put(MoveKey(), Encoder().U64(plan.moves->record + 1).Take());
   }
+  for (const auto& [directory, revision] : plan.committed) transaction.IfRevision(CommitKey(directory), revision);
 }
 
 // Puts the entry's inode under a name, which may be in another directory.
@@ -141,6 +177,7 @@ void PutMoved(Entry& entry, bool names_parent, InodeId parent, std::string_view 
 kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timestamp now) {
   kv::Transaction transaction;
   transaction.makes_names_for = params.makes_names_for;
+  transaction.may_lengthen = params.may_lengthen;
   AddCompares(params, plan, transaction);
   if (params.mode == RenameMode::kExchange) {
     PutMoved(*plan.to, plan.names_parents, params.from_parent, params.from_name, now, transaction);
@@ -154,6 +191,12 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
   PutMoved(plan.from, plan.names_parents, params.to_parent, params.to_name, now, transaction);
   PutDirectoryTimes(transaction, params.from_parent, now);
   if (plan.crosses) PutDirectoryTimes(transaction, params.to_parent, now);
+  for (const auto& [directory, revision] : plan.committed) {
+    CommitRecord record = *params.commit;
+    record.at = now;
+    transaction.Put(CommitKey(directory), record.Encode());
+  }
+  for (const InodeId directory : plan.touched) transaction.Put(PolicyKey(directory), PolicyKeyValue());
   return transaction;
 }
 
@@ -182,6 +225,12 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
         ahead.Want(InodeKey(above));
       }
     }
+    if (hints_ && params.commit) {
+      for (const auto& expected : {params.expected_from, params.expected_to}) {
+        if (expected) ahead.Want(CommitKey(*expected));
+      }
+      for (const InodeId parent : {params.from_parent, params.to_parent}) ahead.Want(PolicyKey(parent));
+    }
     kv::KvStore& store =
         LookAt(context, ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
     CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(context, store, params, may_move_directory));
@@ -201,6 +250,7 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
     }
     if (hints_) hints_->NoteName(DentryKey(params.to_parent, params.to_name), plan.from.id());
     after_commit.Pass();
+    for (const auto& [directory, revision] : plan.committed) result.committed.push_back(directory);
     if (params.mode == RenameMode::kExchange) {
       result.exchanged = plan.to->id();
     } else if (plan.to) {

@@ -1,5 +1,6 @@
 #include "base/clock.h"
 #include "meta/look_ahead.h"
+#include "meta/policy_records.h"
 
 namespace cairnfs::meta {
 
@@ -21,15 +22,20 @@ Result<Attr> Namespace::SetAttr(const Context& context, InodeId inode, const Att
       record.mtime = attr.mtime;
       transaction.IfRevision(DirectoryTimesKey(inode), times ? times->revision : 0).Delete(DirectoryTimesKey(inode));
     }
+    // A policy of retention is one user's word about what may go. The next owner has not given it.
+    if (changes.uid && *changes.uid != record.uid && IsDirectory(record)) DropPolicy(inode, transaction);
     if (changes.mode) record.mode = (record.mode & S_IFMT) | (*changes.mode & 07777);
+    record.mode &= ~(changes.mode_cleared & 07777);
     if (changes.uid) record.uid = *changes.uid;
     if (changes.gid) record.gid = *changes.gid;
     if (changes.atime) record.atime = *changes.atime;
     if (changes.mtime) record.mtime = *changes.mtime;
     record.ctime = changes.ctime ? *changes.ctime : Clock::WallTime();
     transaction.Put(InodeKey(inode), record.Encode());
-    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
-    return LoadAttrOrBasics(context, store, inode, record);
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(context, transaction));
+    Attr attr = LoadAttrOrBasics(context, store, inode, record);
+    if (options_.remote) attr.inode_revision = revision;
+    return attr;
   });
 }
 

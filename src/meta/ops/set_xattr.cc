@@ -2,11 +2,22 @@
 // is enough to know that none of the inode's attributes changed.
 #include "base/clock.h"
 #include "meta/access.h"
+#include "meta/policy_records.h"
 
 namespace cairnfs::meta {
 
+Status AddPolicyEffect(const Context& context, kv::KvStore& store, InodeId directory, const InodeRecord& record,
+                       const PolicyEffect& effect, kv::Transaction& transaction) {
+  using Own = PolicyEffect::Own;
+  if (effect.own == Own::kHasOne) transaction.Put(PolicyKey(directory), PolicyKeyValue());
+  if (effect.own == Own::kHasNone) DropPolicy(directory, transaction);
+  if (effect.ends_commit) transaction.Delete(CommitKey(directory));
+  return effect.touches_above ? TouchPolicy(context, store, record.parent, transaction) : Status();
+}
+
 Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_view name, std::string_view value,
-                           XattrMode mode, std::optional<uint32_t> uid) {
+                           XattrMode mode, std::optional<uint32_t> uid, const XattrCheck& check,
+                           const PolicyEffect& effect) {
   CAIRNFS_RETURN_IF_ERROR(ValidateXattrName(name, options_));
   if (value.size() > options_.xattr_value_bytes_max) {
     return MakeError(ErrorCode::kValueTooLarge, "the value of an extended attribute has at most " +
@@ -15,13 +26,14 @@ Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_vi
   return RetryOnConflict(context, "setxattr", PaceOf(options_), [&](int) -> Status {
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store_, inode));
     const std::string key = XattrKey(inode, name);
-    if (mode != XattrMode::kSet) {
+    if (mode != XattrMode::kSet || check) {
       CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(context, key));
       if (!entry && mode == XattrMode::kReplace) return NoXattr(inode, name);
       if (entry && mode == XattrMode::kCreate) {
         return MakeError(ErrorCode::kAlreadyExists,
                          Describe(inode) + " has the extended attribute '" + std::string(name) + "'");
       }
+      if (check) CAIRNFS_RETURN_IF_ERROR(check(entry ? std::optional(entry->value) : std::nullopt));
     }
     loaded.record.ctime = Clock::WallTime();
     kv::Transaction transaction;
@@ -29,6 +41,7 @@ Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_vi
     transaction.IfRevision(InodeKey(inode), loaded.revision)
         .Put(InodeKey(inode), loaded.record.Encode())
         .Put(key, std::string(value));
+    CAIRNFS_RETURN_IF_ERROR(AddPolicyEffect(context, store_, inode, loaded.record, effect, transaction));
     CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
     return {};
   });

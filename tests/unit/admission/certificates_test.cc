@@ -88,6 +88,31 @@ TEST_F(CertificatesTest, OnlyAnIdIsCertified) {
   }
 }
 
+TEST_F(CertificatesTest, ANodeShowsByItsKeyThatItIsThatNode) {
+  const KeyAndCertificate issuer = MustHave(MakeIssuer(authority_, now_));
+  const std::string own = key_ + Sign(issuer, "aa") + issuer.certificate;
+  const NodeProof proof = MustHave(ProveNode(own, "text"));
+  EXPECT_EQ(proof.chain.find("PRIVATE"), std::string::npos);
+  const auto is_proof = [&](const NodeProof& given, const char* node = "aa", const char* text = "text") {
+    return IsProofOf(authority_.certificate, node, text, given);
+  };
+  EXPECT_TRUE(is_proof(proof));
+  EXPECT_FALSE(is_proof(proof, "bb"));
+  EXPECT_FALSE(is_proof(proof, "aa", "another text"));
+  EXPECT_FALSE(is_proof({}));
+  EXPECT_FALSE(is_proof({proof.chain, ""}));
+  EXPECT_FALSE(is_proof({proof.chain, proof.signature + "x"}));
+  EXPECT_FALSE(is_proof({Sign(issuer, "aa"), proof.signature})) << "without the issuer's";
+  // Whoever has the certificate, which is no secret, has no proof yet.
+  EXPECT_FALSE(is_proof({proof.chain, MustHave(ProveNode(MustHave(MakeKey()), "text")).signature}));
+  const KeyAndCertificate other = MustHave(MakeAuthority("f00d", now_));
+  EXPECT_FALSE(is_proof(MustHave(ProveNode(key_ + Sign(other, "aa"), "text"))));
+  // One that has ended still says who it was.
+  const std::string old = MustHave(Issue(authority_, request_, "aa", At(-400)));
+  EXPECT_TRUE(is_proof(MustHave(ProveNode(key_ + old, "text"))));
+  EXPECT_FALSE(ProveNode("", "text").ok());
+}
+
 TEST_F(CertificatesTest, AnIssuerIsCheckedAsAWhole) {
   EXPECT_TRUE(CheckIssuer(authority_.certificate, authority_).ok());
   EXPECT_TRUE(CheckIssuer(authority_.certificate, MustHave(MakeIssuer(authority_, now_))).ok());

@@ -57,11 +57,35 @@ TEST_F(CredentialsTest, TheAuthoritysKeyCanBeKeptElsewhere) {
   const std::string chain = MustHave((*opened)->Issue(MustHave(MakeRequest(key)), "bb", now_));
   EXPECT_TRUE(Check((*opened)->authority(), chain, key, "bb", now_).ok());
   EXPECT_NE(MustHave(FingerprintOf(TextOf(folder_ + "/issuer.pem"))), MustHave(FingerprintOf((*opened)->authority())));
-  // What was kept makes another issuer, should this one be lost.
-  const KeyAndCertificate kept{TextOf(out), TextOf(out)};
-  EXPECT_TRUE(MakeIssuer(kept, now_).ok());
   EXPECT_EQ(Credentials::Found(outer_.path() + "/other", "f00d", "aa", out, now_).error().code,
             ErrorCode::kAlreadyExists);
+}
+
+// Should the host that signs be lost, another node signs by what was kept.
+TEST_F(CredentialsTest, TheKeptKeyMakesANewIssuer) {
+  const std::string out = outer_.path() + "/authority-key.pem", other_out = outer_.path() + "/other-key.pem";
+  const std::string first = outer_.path() + "/first";
+  ASSERT_TRUE(Credentials::Found(first, "f00d", "5e", out, now_).ok());
+  auto signs = Credentials::Open(first, "5e", now_);
+  ASSERT_TRUE(signs.ok());
+  const std::string key = MustHave(MakeKey());
+  const std::string chain = MustHave((*signs)->Issue(MustHave(MakeRequest(key)), "aa", now_));
+  ASSERT_TRUE(Credentials::Write(folder_, (*signs)->authority(), key, chain, "aa", now_).ok());
+  EXPECT_FALSE((*OpenAt())->Issues());
+
+  EXPECT_EQ(Credentials::AddIssuer(folder_, out + "-not-there", now_).error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(Credentials::Found(outer_.path() + "/other", "f00d", "5e", other_out, now_).ok());
+  EXPECT_EQ(Credentials::AddIssuer(folder_, other_out, now_).error().code, ErrorCode::kPermission);
+  EXPECT_FALSE(Credentials::AddIssuer(folder_, folder_ + "/authority.pem", now_).ok()) << "without its key";
+  EXPECT_FALSE((*OpenAt())->Issues());
+
+  ASSERT_TRUE(Credentials::AddIssuer(folder_, out, now_).ok());
+  auto opened = OpenAt();
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_TRUE((*opened)->Issues());
+  const std::string joins = MustHave(MakeKey());
+  const std::string joined = MustHave((*opened)->Issue(MustHave(MakeRequest(joins)), "bb", now_));
+  EXPECT_TRUE(Check((*signs)->authority(), joined, joins, "bb", now_).ok());
 }
 
 TEST_F(CredentialsTest, FilesThatOthersMayReadAreRefused) {

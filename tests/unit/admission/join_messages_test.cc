@@ -8,7 +8,11 @@ namespace cairnfs::admission {
 namespace {
 
 const JoinWelcome kWelcome{"f00d", "node:10.0.0.1:7402", std::string("\0\1settings", 10)};
-const JoinRequest kRequest{"aa", "host2", "10.0.0.2:7401", "-----BEGIN CERTIFICATE REQUEST-----"};
+const JoinRequest kRequest{"aa",
+                           "host2",
+                           "10.0.0.2:7401",
+                           "-----BEGIN CERTIFICATE REQUEST-----",
+                           {"-----BEGIN CERTIFICATE-----", std::string("\0\1signature", 11)}};
 const JoinGrant kGrant{"authority", "chain"};
 
 JoinHello SomeHello() {
@@ -43,6 +47,8 @@ TEST(JoinMessages, AreReadBackAndBearDamage) {
   EXPECT_EQ(request->name, kRequest.name);
   EXPECT_EQ(request->address, kRequest.address);
   EXPECT_EQ(request->certificate, kRequest.certificate);
+  EXPECT_EQ(request->proof.chain, kRequest.proof.chain);
+  EXPECT_EQ(request->proof.signature, kRequest.proof.signature);
   EXPECT_EQ(JoinWelcome::Decode(kWelcome.Encode())->settings, kWelcome.settings);
 }
 

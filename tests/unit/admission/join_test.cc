@@ -25,8 +25,9 @@ class JoinTest : public ::testing::Test {
     credentials_ = MustHave(Credentials::Open(folder_.path(), "5e", Clock::WallTime()));
     JoinPort::Cluster cluster;
     cluster.welcome = []() -> Result<JoinWelcome> { return kWelcome; };
-    cluster.admit = [this](const JoinRequest& request) -> Status {
+    cluster.admit = [this](const JoinRequest& request, Identity identity) -> Status {
       if (request.address == "taken") return InvalidArgument("that address is another node's");
+      proven_ += identity == Identity::kProven ? 1 : 0;
       ++admitted_;
       return {};
     };
@@ -38,7 +39,9 @@ class JoinTest : public ::testing::Test {
   Result<JoinGrant> JoinAs(const std::string& node, const Token& token, const std::string& at = "10.0.0.2:7401") {
     return Join(port_->address(), token, [&](const JoinWelcome& welcome) -> Result<JoinRequest> {
       EXPECT_EQ(welcome.metadata, kWelcome.metadata);
-      return JoinRequest{node, "host2", at, MustHave(MakeRequest(key_))};
+      JoinRequest request{node, "host2", at, MustHave(MakeRequest(key_)), {}};
+      if (!known_.empty()) request.proof = MustHave(ProveNode(known_, request.certificate));
+      return request;
     });
   }
 
@@ -46,7 +49,8 @@ class JoinTest : public ::testing::Test {
   const std::string key_ = MustHave(MakeKey());
   std::unique_ptr<Credentials> credentials_;
   Tokens tokens_;
-  std::atomic<int> admitted_{0};
+  std::string known_;  // key and certificate of who joins anew
+  std::atomic<int> admitted_{0}, proven_{0};
   std::unique_ptr<JoinPort> port_;
 };
 
@@ -71,6 +75,18 @@ TEST_F(JoinTest, OfTwoHostsWithOneTokenOneIsLetIn) {
   for (std::thread& host : hosts) host.join();
   EXPECT_EQ(joined, 1);
   EXPECT_EQ(admitted_, 1);
+}
+
+// The cluster is told whether who joins has shown that it is that node.
+TEST_F(JoinTest, AHostThatJoinsAnewShowsThatItIsTheNode) {
+  const auto first = JoinAs("aa", NewToken());
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  EXPECT_EQ(proven_, 0);
+  known_ = key_ + first->chain;
+  ASSERT_TRUE(JoinAs("aa", NewToken()).ok());
+  EXPECT_EQ(proven_, 1);
+  ASSERT_TRUE(JoinAs("bb", NewToken()).ok());
+  EXPECT_EQ(proven_, 1);
 }
 
 TEST_F(JoinTest, ARefusedRequestDoesNotUseTheTokenUp) {

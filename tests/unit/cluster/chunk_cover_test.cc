@@ -75,7 +75,7 @@ TEST_F(CoverTest, CopiesThatCannotBeMadeFailTheSyncInTime) {
   const Status synced = nodes_[0]->chunks->Sync();
   ASSERT_FALSE(synced.ok());
   EXPECT_EQ(synced.error().code, ErrorCode::kUnavailable) << synced.error().message;
-  ASSERT_OK(nodes_[0]->chunks->SyncLocal());
+  ASSERT_OK(SyncLocal(*nodes_[0]));
   // Whoever needed them has given up: nobody else waits for them.
   pins.clear();
   EXPECT_TRUE(Eventually([&] { return nodes_[0]->chunks->Sync().ok(); }));
@@ -130,7 +130,7 @@ TEST_F(CoverTest, APutOfWhatIsOnlyCoveredBringsItsBytes) {
   const Kept here = PutKept(*nodes_[0], chunk);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_FALSE(IsUnreadable(*nodes_[i], chunk));
-    ASSERT_OK(nodes_[i]->chunks->SyncLocal());
+    ASSERT_OK(SyncLocal(*nodes_[i]));
   }
   EXPECT_GE(CopiesOf(chunk), 2u);
 }

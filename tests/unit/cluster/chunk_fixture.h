@@ -16,7 +16,7 @@
 #include "../../support/own_address.h"
 #include "base/log.h"
 #include "chunking/digest.h"
-#include "cluster/chunk_peer.h"
+#include "cluster/chunk_server.h"
 #include "cluster/cluster_chunk_store.h"
 #include "cluster/holder_lists.h"
 #include "cluster/peer_message.h"
@@ -230,7 +230,7 @@ class ClusterChunkTest : public ::testing::Test {
     }
     std::abort();
   }
-  TestNode& HomeOf(const TestChunk& chunk) { return NodeOf(Home(*cluster_.view(), chunk.digest)->id); }
+  TestNode& HomeOf(const TestChunk& chunk) { return NodeOf(First(*cluster_.view(), chunk.digest, 1)[0]->id); }
   // One bit in the chunk's bytes on the node's disk is wrong from now on; nothing of it is in memory.
   static void Damage(TestNode& node, const TestChunk& chunk) {
     auto value = node.engine->Get(store::ChunkKey(chunk.digest));
@@ -252,6 +252,12 @@ class ClusterChunkTest : public ::testing::Test {
     auto result = node.chunks->Put(chunk.digest, {&slice, 1});
     EXPECT_TRUE(result.ok());
     return {result.ok() ? std::move(result->pin) : store::ChunkPin(), bytes};
+  }
+  // At level `local`.
+  static Status SyncLocal(TestNode& node) {
+    const auto unreadable = node.chunks->SyncReadable({}, ClusterChunkStore::SyncScope::kThisNode);
+    if (!unreadable.ok()) return unreadable.error();
+    return unreadable->empty() ? Status() : unreadable->begin()->second;
   }
   static std::vector<Kept> PutAllKept(TestNode& node, const std::vector<TestChunk>& chunks) {
     std::vector<Kept> kept;

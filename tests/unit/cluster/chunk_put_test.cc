@@ -125,10 +125,10 @@ TEST_F(ClusterChunkTest, AChunkIsCountedOnce) {
   ASSERT_OK(nodes_[0]->chunks->Sync());
   for (size_t i : {1, 2}) {
     PutAll(*nodes_[i], chunks);
-    ASSERT_OK(nodes_[i]->chunks->SyncLocal());
+    ASSERT_OK(SyncLocal(*nodes_[i]));
     ASSERT_OK(nodes_[i]->chunks->Sync());
     Put(*nodes_[i], MakeChunk(1000 + i, 300'000));  // behind the others
-    ASSERT_OK(nodes_[i]->chunks->SyncLocal());
+    ASSERT_OK(SyncLocal(*nodes_[i]));
     const ClusterChunkStats stats = nodes_[i]->chunks->ClusterStats();
     EXPECT_GE(stats.new_in_cluster_bytes_total + stats.known_in_cluster_bytes_total, SizeOf(chunks));
     EXPECT_LE(stats.new_in_cluster_bytes_total + stats.known_in_cluster_bytes_total, SizeOf(chunks) + 300'000);

@@ -132,7 +132,7 @@ TEST_F(RebalanceTest, ADrainedNodeSaysThatItIsEmptyAndTakesNothing) {
   // What is saved there at level local lies on others; and one that does not know of the drain yet is refused.
   const auto after = MakeChunks(1000, 20);
   PutAll(*nodes_[0], after);
-  ASSERT_OK(nodes_[0]->chunks->SyncLocal());
+  ASSERT_OK(SyncLocal(*nodes_[0]));
   ExpectCopies(after, 2);
   std::vector<NodeInfo> seen = cluster_.view()->nodes;
   for (NodeInfo& info : seen) {

@@ -14,9 +14,8 @@
 namespace cairnfs::cluster {
 namespace {
 
-class Handler final : public PeerHandler {
- public:
-  std::vector<bool> HoldOrphans(const std::vector<InodeId>& inodes) override {
+struct Handler {
+  std::vector<bool> Answer(const std::vector<InodeId>& inodes) {
     ++running;
     while (blocked) Clock::SleepFor(std::chrono::milliseconds(1));
     --running;
@@ -33,7 +32,10 @@ class PeerServiceTest : public ClusterChunkTest {
   void SetUp() override {
     ClusterChunkTest::SetUp();
     AddNodes(2);
-    nodes_[1]->service->peers().SetHandler(&handler_);
+    SetHandler();
+  }
+  void SetHandler() {
+    nodes_[1]->service->peers().SetHandler([this](const auto& inodes) { return handler_.Answer(inodes); });
   }
   Peers& peers() { return nodes_[0]->service->peers(); }
   static Context Soon(std::chrono::milliseconds time = std::chrono::seconds(20)) { return Context().WithTimeout(time); }
@@ -44,6 +46,23 @@ TEST_F(PeerServiceTest, HoldOrphans) {
   auto held = peers().HoldOrphans(Soon(), nodes_[1]->id, {InodeId{5}, InodeId{50}});
   ASSERT_OK(held);
   EXPECT_EQ(*held, (std::vector<bool>{false, true}));
+}
+
+TEST_F(PeerServiceTest, OpenPlaces) {
+  auto nobody = peers().OpenPlaces(Soon(std::chrono::seconds(1)), nodes_[1]->id);
+  ASSERT_FALSE(nobody.ok());
+  EXPECT_EQ(nobody.error().code, ErrorCode::kUnavailable) << "it runs no filesystem yet";
+  // A call that nobody waits for any more may come late: what a handler answers does not change.
+  const std::vector<InodeId> places = {InodeId{7}, InodeId{8}};
+  nodes_[1]->service->peers().SetOpenHandler([&] { return places; });
+  auto told = peers().OpenPlaces(Soon(), nodes_[1]->id);
+  ASSERT_OK(told);
+  EXPECT_EQ(*told, places);
+  nodes_[1]->service->peers().SetOpenHandler([] { return std::vector<InodeId>((1 << 19) + 1, InodeId{9}); });
+  told = peers().OpenPlaces(Soon(), nodes_[1]->id);
+  ASSERT_FALSE(told.ok()) << "part of them is no answer";
+  EXPECT_EQ(told.error().code, ErrorCode::kTooLarge);
+  nodes_[1]->service->peers().SetOpenHandler({});
 }
 
 TEST_F(PeerServiceTest, ErrorsAreToldApart) {
@@ -115,7 +134,7 @@ TEST_F(PeerServiceTest, TakingTheHandlerAwayWaitsForItsCalls) {
     Clock::SleepFor(std::chrono::milliseconds(50));
     handler_.blocked = false;
   });
-  nodes_[1]->service->peers().SetHandler(nullptr);
+  nodes_[1]->service->peers().SetHandler({});
   EXPECT_EQ(handler_.running, 0);
   unblocker.join();
   asker.join();
@@ -135,7 +154,7 @@ TEST_F(PeerServiceTest, ANodeThatComesBackIsFoundAgainSoon) {
   auto away = peers().HoldOrphans(Soon(std::chrono::milliseconds(300)), nodes_[1]->id, {InodeId{5}});
   EXPECT_FALSE(away.ok());
   Start(*nodes_[1]);
-  nodes_[1]->service->peers().SetHandler(&handler_);
+  SetHandler();
   const auto begin = Clock::Now();
   ASSERT_OK(peers().HoldOrphans(Soon(), nodes_[1]->id, {InodeId{5}}));
   EXPECT_LT(Clock::Now() - begin, std::chrono::seconds(15));

@@ -12,7 +12,6 @@ using Confirmation = ChunkCopies::Confirmation;
 using Scope = SyncPoint::Scope;
 using SendResult = ChunkCopies::SendResult;
 using StoreResult = ChunkCopies::StoreResult;
-using Unreadable = SyncPoint::Unreadable;
 
 constexpr size_t kChunkSize = 100;
 
@@ -75,8 +74,8 @@ class PendingChunksTest : public ::testing::Test {
     chunk->OnLoadFailed(situation_, targets_[chunk].at(0), MakeError(ErrorCode::kIo, "bad disk"));
     pending_.Update(chunk);
   }
-  SyncPoint Point(Scope scope, Unreadable unreadable = Unreadable::kFails) {
-    return {pending_, scope, unreadable, [this](const Digest& digest) { return pinned_.contains(digest); }};
+  SyncPoint Point(Scope scope) {
+    return {pending_, scope, [this](const Digest& digest) { return pinned_.contains(digest); }};
   }
 
   std::vector<NodeInfo> nodes_;
@@ -140,17 +139,13 @@ TEST_F(PendingChunksTest, AnUnreadableChunkIsLeftOutWhileItIsPinned) {
   const ChunkPtr chunk = Put();
   Store(chunk);
   pinned_.insert(chunk->digest());
-  SyncPoint leaves_out = Point(Scope::kCopies, Unreadable::kIsLeftOut);
-  SyncPoint fails = Point(Scope::kCopies);
+  SyncPoint point = Point(Scope::kCopies);
   EXPECT_TRUE(chunk->DropBytes());
   FailToLoad(chunk);
-  EXPECT_TRUE(leaves_out.HasCopies());
-  EXPECT_FALSE(leaves_out.UnreadableError());
-  EXPECT_FALSE(fails.HasCopies());
-  EXPECT_TRUE(fails.UnreadableError());
-  EXPECT_EQ(leaves_out.TakeLeftOut().count(chunk->digest()), 1U);
+  EXPECT_TRUE(point.HasCopies());
+  EXPECT_EQ(point.TakeLeftOut().count(chunk->digest()), 1U);
   pinned_.clear();
-  EXPECT_FALSE(leaves_out.HasCopies()) << "whoever tries it again forgets it";
+  EXPECT_FALSE(point.HasCopies()) << "whoever tries it again forgets it";
 }
 
 TEST_F(PendingChunksTest, ARepairIsAwaitedOnceItWasPut) {

@@ -6,7 +6,7 @@ namespace cairnfs::control {
 namespace {
 
 fs::CommitFailure FailureOf(const std::string& directory) {
-  return {{1'763'757'685, 0}, InodeId{7}, directory, {"host a: lost", "host b: full"}};
+  return {{1'763'757'685, 0}, InodeId{7}, "", directory, {"host a: lost", "host b: full"}};
 }
 
 // The directories of those that are told for a path.

@@ -196,6 +196,69 @@ TEST(Metrics, NoSmallStepTellsWhetherBytesWereKnown) {
   EXPECT_EQ(after.at("cairnfs_cache_misses_total").value, 704);
 }
 
+Durations DurationsOf(uint64_t first, uint64_t second, uint64_t longer) {
+  Durations durations;
+  for (const auto& [seconds, count] : {std::pair(0.5, first), std::pair(10.0, second)}) {
+    Bucket& bucket = *durations.add_buckets();
+    bucket.set_seconds_max(seconds);
+    bucket.set_count(count);
+  }
+  durations.set_count(first + second + longer);
+  durations.set_sum_seconds(7.25);
+  return durations;
+}
+
+void AddRun(StatusReply& status, const std::string& directory) {
+  Run& run = *status.add_runs();
+  run.set_directory(directory);
+  *run.mutable_write_seconds() = DurationsOf(2, 3, 4);
+  run.set_written_bytes_total(500);
+  run.set_new_bytes_total(400);
+  run.set_checkpoint_age_seconds(60);
+}
+
+std::string LinesOf(const std::string& text, const std::string& beginning) {
+  std::string found, line;
+  for (std::istringstream lines(text); std::getline(lines, line);) {
+    if (line.starts_with(beginning)) found += line + "\n";
+  }
+  return found;
+}
+
+TEST(Metrics, OfRunsHaveTheirDirectoryAsLabel) {
+  StatusReply status;
+  status.set_dedup("owner");
+  AddRun(status, "/run");
+  AddRun(status, "/a \"b\" \\c");
+  const std::string text = RenderMetrics(status);
+  EXPECT_EQ(LinesOf(text, "cairnfs_run_write_seconds"), R"(cairnfs_run_write_seconds_count{directory="/run"} 9
+cairnfs_run_write_seconds_sum{directory="/run"} 7.25
+cairnfs_run_write_seconds_bucket{directory="/run",le="0.5"} 2
+cairnfs_run_write_seconds_bucket{directory="/run",le="10"} 5
+cairnfs_run_write_seconds_bucket{directory="/run",le="+Inf"} 9
+cairnfs_run_write_seconds_count{directory="/a \"b\" \\c"} 9
+cairnfs_run_write_seconds_sum{directory="/a \"b\" \\c"} 7.25
+cairnfs_run_write_seconds_bucket{directory="/a \"b\" \\c",le="0.5"} 2
+cairnfs_run_write_seconds_bucket{directory="/a \"b\" \\c",le="10"} 5
+cairnfs_run_write_seconds_bucket{directory="/a \"b\" \\c",le="+Inf"} 9
+)");
+  EXPECT_EQ(LinesOf(text, "# TYPE cairnfs_run_w"), R"(# TYPE cairnfs_run_write_seconds histogram
+# TYPE cairnfs_run_written_bytes_total counter
+)") << "each once";
+  EXPECT_EQ(LinesOf(text, "cairnfs_run_new_bytes_total{directory=\"/run\"}"),
+            "cairnfs_run_new_bytes_total{directory=\"/run\"} 400\n");
+  EXPECT_EQ(LinesOf(text, "cairnfs_run_checkpoint_step"), "");
+}
+
+TEST(Metrics, NewBytesOfARunAreToldOnlyWhereOwnersHaveChunksOfTheirOwn) {
+  StatusReply status;
+  status.set_dedup("mount");
+  AddRun(status, "/run");
+  const std::string text = RenderMetrics(status);
+  EXPECT_EQ(text.find("run_new_bytes"), std::string::npos) << text;
+  EXPECT_NE(text.find("run_written_bytes_total{directory=\"/run\"} 500"), std::string::npos) << text;
+}
+
 TEST(Metrics, WhatIsSoOrNotIsOneOrZero) {
   StatusReply status;
   Activity& activity = *status.mutable_activity();

@@ -10,6 +10,7 @@
 #include "cluster_setup_fixture.h"
 #include "daemon/cluster_setup.h"
 #include "daemon/data_directory.h"
+#include "daemon/joining.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
 #include "kvnet/kv_service.h"
@@ -108,6 +109,29 @@ TEST_F(ClusterJoinTest, LetsANodeBackThatWasRemoved) {
   ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(cluster::SessionKey(id), "")).ok());
   EXPECT_EQ(AllowBack(*store_, id.ToHex()).error().code, ErrorCode::kBusy);
   EXPECT_EQ(AllowBack(*store_, "nonsense").error().code, ErrorCode::kInvalidArgument);
+}
+
+// With a token: who has one is not yet the node that he says he is.
+TEST_F(ClusterJoinTest, ANodeOfTheClusterShowsThatItIsThatNode) {
+  using admission::Identity;
+  ASSERT_NO_FATAL_FAILURE(Serve());
+  const auto id = *cluster::NodeId::FromHex("00112233445566778899aabbccddeeff");
+  const cluster::NodeRecord record{"down", "10.0.0.7:7401", "", 1};
+  const std::string node = cluster::KeyOf(cluster::MemberKey::kNode, id);
+  const std::string removed = cluster::KeyOf(cluster::MemberKey::kRemoved, id);
+  const auto is_there = [&](const std::string& key) { return (*store_->Get({}, key)).has_value(); };
+  EXPECT_TRUE(NoteJoined(*store_, id.ToHex(), record, Identity::kClaimed).ok());
+  EXPECT_TRUE(NoteJoined(*store_, id.ToHex(), record, Identity::kClaimed).ok()) << "a join that was cut short";
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Put(node, record.Encode())).ok());
+  const Status claimed = NoteJoined(*store_, id.ToHex(), record, Identity::kClaimed);
+  ASSERT_FALSE(claimed.ok());
+  EXPECT_EQ(claimed.error().code, ErrorCode::kPermission);
+  EXPECT_TRUE(Has(claimed.error(), "node replace down")) << claimed.error().message;
+  EXPECT_TRUE(NoteJoined(*store_, id.ToHex(), record, Identity::kProven).ok());
+  // Once an operator has taken it out, its directory may come back.
+  ASSERT_TRUE(store_->Commit({}, kv::Transaction().Delete(node).Put(removed, "")).ok());
+  EXPECT_TRUE(NoteJoined(*store_, id.ToHex(), record, Identity::kClaimed).ok());
+  EXPECT_FALSE(is_there(removed));
 }
 
 TEST_F(ClusterJoinTest, SaysThatNobodyAnswers) {

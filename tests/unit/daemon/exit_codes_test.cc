@@ -15,6 +15,7 @@ TEST(ExitCodes, KeepTheirNumbers) {
   EXPECT_EQ(kExitBusy, 5);
   EXPECT_EQ(kExitPermission, 6);
   EXPECT_EQ(kExitCorrupt, 7);
+  EXPECT_EQ(kExitLost, 9);
 }
 
 TEST(ExitCodes, WhatAConfigurationNamesIsPartOfIt) {

@@ -56,6 +56,34 @@ TEST_F(ClusterCollectionTest, FreesOnEachHostWhatNoRecordNames) {
   EXPECT_EQ(host(2).fs->maintenance().GetCollection().chunks_freed, 0U);
 }
 
+// Each host counts its own chunks, to the byte, whoever has the files; and frees none.
+TEST_F(ClusterCollectionTest, CountsOnEachHostWhatRecordsName) {
+  MakeHosts(2);
+  const auto count = [&](size_t index) {
+    const auto counted =
+        Host::Await<LiveCount>([&](Done<LiveCount> done) { host(index).fs->maintenance().CountLive(std::move(done)); });
+    EXPECT_TRUE(counted.ok());
+    return counted.ok() ? counted->totals : store::LiveTotals();
+  };
+  host(0).Put("kept", TextOf(1, 200'000));
+  PutAndRemove(host(0), TextOf(2, 300'000));
+  std::vector<store::LiveTotals> before;
+  for (size_t i = 0; i < 2; i++) {
+    before.push_back(count(i));
+    EXPECT_EQ(before[i].live_bytes + before[i].unreferenced_bytes, host(i).local->Stats().unique_bytes);
+    EXPECT_EQ(before[i].live_chunks + before[i].unreferenced_chunks, ChunksOn(i));
+  }
+  EXPECT_GT(before[0].unreferenced_bytes, 0U);
+  EXPECT_GT(before[0].live_bytes, 0U);
+  ASSERT_TRUE(host(1).Collect().ok());
+  AwaitOver();
+  for (size_t i = 0; i < 2; i++) {
+    EXPECT_EQ(host(i).local->Stats().unique_bytes, before[i].live_bytes) << i;
+    EXPECT_EQ(count(i).unreferenced_bytes, 0U) << i;
+  }
+  EXPECT_EQ(host(1).Cat("kept"), TextOf(1, 200'000));
+}
+
 TEST_F(ClusterCollectionTest, BeginsByItselfOnceEnoughWasDeleted) {
   options_.collect_after_bytes = 100'000;
   options_.collect_delay_ms = 1;

@@ -138,9 +138,10 @@ class TestChunks final : public cluster::ClusterChunkStore {
   std::function<void()> before_put, before_sync;
   std::function<void()> heal;  // what a check has found damaged
 
-  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices) override {
+  Result<store::PutResult> Put(const Digest& digest, std::span<const io::Slice> slices,
+                               const store::NewBytes& new_bytes) override {
     if (before_put) std::exchange(before_put, nullptr)();
-    return own_.Put(digest, slices);
+    return own_.Put(digest, slices, new_bytes);
   }
   Result<store::ChunkPin> Pin(const Digest& digest, size_t size) override {
     auto pin = own_.Pin(digest, size);
@@ -205,7 +206,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
   }
   void SetMinReplicas(unsigned) override {}
   void SetRepairRate(uint64_t) override {}
-  Status SyncLocal() override {
+  Status SyncLocal() {
     local_syncs++;
     return own_.Sync();
   }
@@ -279,7 +280,7 @@ class TestChunks final : public cluster::ClusterChunkStore {
     return syncs_fail || syncs_hang_ ? chunks.size() : 0;
   }
   cluster::ClusterChunkStats ClusterStats() const override { return {}; }
-  cluster::ChunkPeer& peer() override { abort(); }  // these are asked directly, by no service
+  cluster::ChunkServer& peer() override { abort(); }  // these are asked directly, by no service
 
  protected:
   void Unpin(const Digest&) override {}
@@ -313,7 +314,9 @@ class TestChunks final : public cluster::ClusterChunkStore {
 // Who answers for which node. A node without a handler cannot be reached.
 struct Switchboard {
   std::mutex mutex;
-  std::map<cluster::NodeId, cluster::PeerHandler*> handlers;
+  std::map<cluster::NodeId, cluster::OrphanHandler> handlers;
+  std::map<cluster::NodeId, cluster::OpenHandler> open_handlers;
+  std::set<cluster::NodeId> silent;
   std::map<cluster::NodeId, int> busy;
   std::atomic<int> hold_calls{0};
 };
@@ -321,10 +324,10 @@ struct Switchboard {
 class TestPeers final : public cluster::Peers {
  public:
   TestPeers(Switchboard& board, const cluster::NodeId& self) : board_(board), self_(self) {}
-  void SetHandler(cluster::PeerHandler* handler) override {
+  void SetHandler(cluster::OrphanHandler handler) override {
     std::unique_lock lock(board_.mutex);
-    if (handler != nullptr) {
-      board_.handlers[self_] = handler;
+    if (handler) {
+      board_.handlers[self_] = std::move(handler);
       return;
     }
     board_.handlers.erase(self_);
@@ -337,13 +340,7 @@ class TestPeers final : public cluster::Peers {
   Result<std::vector<bool>> HoldOrphans(const Context&, const cluster::NodeId& node,
                                         const std::vector<InodeId>& inodes) override {
     board_.hold_calls++;
-    return Call<std::vector<bool>>(node, [&](cluster::PeerHandler& handler) { return handler.HoldOrphans(inodes); });
-  }
-
- private:
-  template <typename Answer, typename Ask>
-  Result<Answer> Call(const cluster::NodeId& node, Ask ask) {
-    cluster::PeerHandler* handler = nullptr;
+    cluster::OrphanHandler handler;
     {
       std::lock_guard lock(board_.mutex);
       auto found = board_.handlers.find(node);
@@ -351,11 +348,24 @@ class TestPeers final : public cluster::Peers {
       handler = found->second;
       board_.busy[node]++;
     }
-    Answer answer = ask(*handler);
+    std::vector<bool> answer = handler(inodes);
     std::lock_guard lock(board_.mutex);
     board_.busy[node]--;
     return answer;
   }
+  void SetOpenHandler(cluster::OpenHandler handler) override {
+    std::lock_guard lock(board_.mutex);
+    board_.open_handlers[self_] = std::move(handler);
+  }
+  Result<std::vector<InodeId>> OpenPlaces(const Context&, const cluster::NodeId& node) override {
+    std::lock_guard lock(board_.mutex);
+    const auto found = board_.open_handlers.find(node);
+    const bool answers = found != board_.open_handlers.end() && found->second && !board_.silent.contains(node);
+    if (!answers) return MakeError(ErrorCode::kUnavailable, "nobody answers");
+    return found->second();
+  }
+
+ private:
   Switchboard& board_;
   const cluster::NodeId self_;
 };

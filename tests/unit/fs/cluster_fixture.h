@@ -84,11 +84,16 @@ class Host {
   }
   ~Host() { Close(); }
   void Start() {
-    FileSystem::Parts parts(
-        *pool, *gate, *engine, *names, *local, shared_.params,
-        FileSystem::ClusterParts{*membership, *peers, *chunks, *locks, *fenced, shared_.store, shared_.hosted});
+    FileSystem::Parts parts{.pool = *pool,
+                            .kv = *gate,
+                            .engines = {engine.get()},
+                            .names = *names,
+                            .chunks = *chunks,
+                            .local_chunks = *local,
+                            .chunk_params = shared_.params,
+                            .cluster = {{*membership, *peers, *chunks, *locks, *fenced, shared_.store, shared_.hosted}},
+                            .lacks_copies = [this] { return lacks_copies.load(); }};
     if (served_engine != nullptr) parts.engines.push_back(served_engine);
-    parts.lacks_copies = [this] { return lacks_copies.load(); };
     auto started = FileSystem::Start(parts, options);
     ASSERT_TRUE(started.ok()) << started.error().message;
     fs = std::move(*started);

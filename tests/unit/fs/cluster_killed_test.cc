@@ -189,7 +189,7 @@ TEST_F(ClusterKilledTest, ACommitWhoseCallerWasKilledHasNotFailed) {
                                std::move(done));
   }));
   chunks.LetSyncsGo();
-  EXPECT_TRUE(host(0).fs->maintenance().GetStatus().failed_commits.empty());
+  EXPECT_TRUE(host(0).fs->maintenance().GetRefusedCommits({}).empty());
   EXPECT_TRUE(host(0).CloseFile(file).ok());
   EXPECT_TRUE(CommitTmp(host(0)).ok());
 }

@@ -28,6 +28,8 @@ class ClusterMetadataRoomTest : public ClusterTest {
   void LeaveRoom(uint64_t bytes) {
     names_engine_->needed_bytes = host(0).disk->GetSpace()->free_bytes - reserve() / 5 - bytes;
   }
+  // Not even for what gets longer.
+  void LeaveNone() { names_engine_->needed_bytes = host(0).disk->GetSpace()->free_bytes - reserve() / 10; }
   static Caller As(uint32_t uid) {
     Caller caller;
     caller.uid = uid;
@@ -107,6 +109,40 @@ TEST_F(ClusterMetadataRoomTest, NothingElseIsRefused) {
   LoseSession(1);
   host(1).fs->names().Forget(file, 1);
   EXPECT_TRUE(Eventually([&] { return !HasKey(meta::InodeKey(file)); }));
+}
+
+TEST_F(ClusterMetadataRoomTest, NobodyWritesWhoMayMakeNoNames) {
+  auto file = host(1).Create("file");
+  LeaveRoom(reserve() / 10);
+  ASSERT_TRUE(Eventually([&] { return host(1).fs->maintenance().GetSpace()->inodes_free == 0; }));
+  auto request = host(1).RequestOf(file, 0, "bytes");
+  request.caller = As(kAlice);
+  EXPECT_TRUE(IsRefused(host(1).Send(std::move(request))));
+  EXPECT_FALSE(IsRefused(host(1).Write(file, 0, "root's")));
+  EXPECT_TRUE(host(1).CloseFile(file).ok());
+}
+
+TEST_F(ClusterMetadataRoomTest, OnlyRecordsThatGetNoLongerArePublishedOnceItIsGone) {
+  const InodeId emptied = host(1).Put("emptied", TextOf(1, 100'000));
+  host(1).Put("removed", "bytes");
+  auto longer = host(1).Create("longer");
+  // Several extents: their record takes more than the mark that goes with its publish.
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(host(1).Write(longer, i * 64 * kKiB, "accepted before").ok());
+  LeaveNone();
+  ASSERT_TRUE(Eventually([&] { return host(0).fs->maintenance().GetSpace()->inodes_free == 0; }));
+  EXPECT_TRUE(IsRefused(host(1).Flush(longer)));
+  EXPECT_TRUE(IsRefused(host(1).Flush(longer))) << "who closes it again is told again";
+  EXPECT_EQ(host(0).Cat("longer"), "");
+  EXPECT_TRUE(host(1).Truncate(emptied, 0).ok());
+  auto again = host(1).Open("emptied");
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(host(1).CloseFile(*again).ok()) << "what others lack room for holds nobody up";
+  EXPECT_EQ(host(0).Cat("emptied"), "");
+  EXPECT_TRUE(host(1).Unlink("removed").ok());
+  LeaveRoom(reserve());
+  EXPECT_TRUE(Eventually([&] { return host(1).Flush(longer).ok(); }));
+  EXPECT_TRUE(host(0).Cat("longer").starts_with("accepted before"));
+  host(1).fs->open_files().Release(longer.handle);
 }
 
 TEST_F(ClusterMetadataRoomTest, WhoHasMostOfItLeavesTheLastQuarterToOthers) {

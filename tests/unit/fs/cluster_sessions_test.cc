@@ -361,6 +361,31 @@ TEST_F(ClusterSessionsTest, AnOpenThatEmptiesAndWhoseSessionWasLostTellsAllThatI
   EXPECT_EQ(host(1).Cat("file"), "anew");
 }
 
+// A process that was killed has written to the file, and the open waits for the round that publishes that.
+TEST_F(ClusterSessionsTest, AnOpenThatEmptiesDoesNotTellWhatOthersLost) {
+  MakeHosts(2);
+  host(0).Put("file", "0123456789");
+  ASSERT_TRUE(host(0).Sync().ok());
+  auto killed = host(0).Open("file", {.write = true});
+  ASSERT_TRUE(killed.ok());
+  EXPECT_TRUE(host(0).Write(*killed, 0, "mine").ok());
+  std::future<bool> opened;
+  host(0).gate->before_commit = [&] {
+    opened =
+        std::async(std::launch::async, [&] { return host(0).Open("file", {.write = true, .truncate = true}).ok(); });
+    EXPECT_FALSE(IsReadyWithin(opened, std::chrono::milliseconds(100)));
+    LoseSession(0);
+  };
+  host(0).fs->open_files().Release(killed->handle);
+  static_cast<void>(host(0).Sync().ok());
+  EXPECT_FALSE(opened.get());
+  for (const bool is_told : {true, false}) {
+    auto next = host(0).Open("file", {.write = true});
+    ASSERT_TRUE(next.ok()) << next.error().message;
+    EXPECT_EQ(host(0).CloseFile(*next).ok(), !is_told);
+  }
+}
+
 // As of a process that was paused while it held a lock, which another host has had since.
 TEST_F(ClusterSessionsTest, AFileThatWasOpenedUnderALostSessionIsNotTruncated) {
   MakeHosts(2);

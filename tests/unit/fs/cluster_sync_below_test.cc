@@ -50,7 +50,7 @@ TEST_F(ClusterSyncBelowTest, NamesWhatIsLost) {
   ExpectNamed(SyncBelow(host(0), directory), "'step/bad': host host3 was lost before its bytes were safe");
   ExpectNamed(SyncBelow(host(1), bad.attr.inode), "'step/bad': host host3 was lost before its bytes were safe");
   EXPECT_TRUE(SyncBelow(host(1), host(1).MakeDirectory("beside")).ok());
-  EXPECT_TRUE(host(0).fs->maintenance().GetStatus().failed_commits.empty());
+  EXPECT_TRUE(host(0).fs->maintenance().GetRefusedCommits({}).empty());
 }
 
 TEST_F(ClusterSyncBelowTest, NamesWhatAHostCannotStore) {

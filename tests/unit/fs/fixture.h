@@ -151,7 +151,14 @@ class World {
       header.chunk_params = params.Encode();
       ASSERT_TRUE(names->Format({}, header, 0, 0).ok());
     }
-    FileSystem::Parts parts{*pool, *kv, *engine, *names, *chunks, params};
+    FileSystem::Parts parts{.pool = *pool,
+                            .kv = *kv,
+                            .local_kv = kv.get(),
+                            .engines = {engine.get()},
+                            .names = *names,
+                            .chunks = *chunks,
+                            .local_chunks = *chunks,
+                            .chunk_params = params};
     parts.dedup = dedup;
     auto fs_or = FileSystem::Start(parts, fs_options);
     ASSERT_TRUE(fs_or.ok());
@@ -204,12 +211,14 @@ class World {
     return {};
   }
   // Stores through a mapping, as the kernel sends them.
-  Status WriteBackPages(const FileSystem::Created& file, uint64_t offset, std::string_view bytes) {
+  Status WriteBackPages(const FileSystem::Created& file, uint64_t offset, std::string_view bytes,
+                        const Caller& caller = {}) {
     FileSystem::WriteRequest request;
     request.handle = file.handle;
     request.inode = file.attr.inode;
     request.offset = offset;
     request.from_page_cache = true;
+    request.caller = caller;
     request.data = SliceOf(*pool, bytes);
     auto written = Await<size_t>([&](Done<size_t> done) { fs->writer().Write(std::move(request), done); });
     return written.ok() ? Status() : Status(written.error());

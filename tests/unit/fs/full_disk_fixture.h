@@ -58,7 +58,7 @@ class NoRoomForAccepted : public testing::Test {
   }
   Status Rename() {
     return World::Await<void>([&](Done<void> done) {
-      world_.fs->names().Rename({kRootInode, "file", kRootInode, "final", meta::RenameMode::kReplace}, {},
+      world_.fs->names().Rename({kRootInode, "file", kRootInode, "done", meta::RenameMode::kReplace}, {},
                                 std::move(done));
     });
   }

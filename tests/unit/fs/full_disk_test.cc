@@ -232,11 +232,11 @@ TEST(FullDisk, WhereTheDiskIsBrokenToo) {
   auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, "there is a segment now").ok());
   ASSERT_TRUE(world.Fsync(file).ok());
+  ASSERT_TRUE(world.Write(file, 0, "what is left of it has room for this").ok());
   io::Faults faults;
   faults.growth_bytes_max = 0;
   faults.sync_error_share = 1;
   disk.SetFaults(faults);
-  ASSERT_TRUE(world.Write(file, 0, "what is left of it has room for this").ok());
   const std::string large(2 * world.store_options.segment_bytes, 'l');
   ASSERT_TRUE(Eventually([&] { return world.fs->maintenance().GetStatus().store.available_bytes < large.size(); }));
   FileSystem::WriteRequest request;

@@ -34,6 +34,30 @@ class MetadataRoomTest : public testing::Test {
   void LeaveRoom(uint64_t bytes) {
     world_.engine->needed_bytes = world_.disk->GetSpace()->free_bytes - kReserve / 5 - bytes;
   }
+  // Not even what alters names has room.
+  void LeaveNone() { world_.engine->needed_bytes = world_.disk->GetSpace()->free_bytes - kReserve / 10; }
+  void AwaitFull(NameChange change) {
+    ASSERT_TRUE(Eventually([&] { return !Admit(change, 0).ok(); }));
+  }
+  static bool IsNoSpace(const Status& status) { return !status.ok() && status.error().code == ErrorCode::kNoSpace; }
+  Status Copy(const FileSystem::Created& from, const FileSystem::Created& to, uint64_t offset) {
+    const Writer::CopyRequest request{from.handle, 0, to.handle, offset, 4096};
+    const auto copied =
+        World::Await<size_t>([&](Done<size_t> done) { world_.fs->writer().CopyRange(request, std::move(done)); });
+    return copied.ok() ? Status() : Status(copied.error());
+  }
+  Status SetTimes(const FileSystem::Created& file) {
+    SetAttrRequest request;
+    request.mtime = Timestamp{1, 0};
+    const auto set = World::Await<meta::Attr>(
+        [&](Done<meta::Attr> done) { world_.fs->attributes().SetAttr(file.attr.inode, request, std::move(done)); });
+    return set.ok() ? Status() : Status(set.error());
+  }
+  Status Rename(const std::string& from, const std::string& to) {
+    return World::Await<void>([&](Done<void> done) {
+      world_.fs->names().Rename({kRootInode, from, kRootInode, to}, {}, std::move(done));
+    });
+  }
   InodeId MakeLink(const std::string& name, uint32_t uid, size_t size) {
     meta::CreateParams params = WithMode(S_IFLNK | 0777);
     params.uid = uid;
@@ -87,6 +111,71 @@ TEST_F(MetadataRoomTest, ALongNameTakesRoomAsANewOneDoes) {
   EXPECT_TRUE(rename("s", "other", meta::RenameMode::kExchange).ok());
   LeaveRoom(20 * kMiB);
   EXPECT_TRUE(Eventually([&] { return rename("s", long_name, meta::RenameMode::kReplace).ok(); }));
+}
+
+// The record of a file grows by them; all has room but for that.
+TEST_F(MetadataRoomTest, BytesOfAFileNeedRoomForItsRecord) {
+  auto source = world_.Create("source");
+  ASSERT_TRUE(world_.Write(source, 0, RandomText(1, 64 * kKiB)).ok());
+  ASSERT_TRUE(world_.Fsync(source).ok());
+  auto file = world_.Create("file");
+  LeaveRoom(0);
+  AwaitFull(NameChange::kMakes);
+  EXPECT_TRUE(IsNoSpace(world_.Write(file, 0, "bytes")));
+  EXPECT_TRUE(IsNoSpace(Copy(source, file, 0)));
+  EXPECT_TRUE(IsNoSpace(world_.Fallocate(file, {.offset = 0, .length = 4096})));
+  EXPECT_EQ(world_.fs->names().GetAttr({}, file.attr.inode)->size, 0u);
+  EXPECT_TRUE(world_.Punch(source, 4096, 4096).ok());
+  EXPECT_TRUE(SetTimes(file).ok());
+  EXPECT_TRUE(world_.Truncate(file, 10).ok());
+  EXPECT_TRUE(world_.WriteBackPages(source, 0, std::string(4096, 'p')).ok()) << "the kernel drops what is refused";
+  LeaveRoom(20 * kMiB);
+  EXPECT_TRUE(Eventually([&] { return world_.Write(file, 0, "bytes").ok(); }));
+  EXPECT_TRUE(Copy(source, file, 8192).ok());
+  world_.CloseFile(file);
+  world_.CloseFile(source);
+}
+
+TEST_F(MetadataRoomTest, TheLastOfItIsForRemovingAlone) {
+  const std::string text = RandomText(1, 64 * kKiB);
+  auto file = world_.Create("file");
+  ASSERT_TRUE(world_.Write(file, 0, text).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  auto empty = world_.Create("empty");
+  LeaveNone();
+  AwaitFull(NameChange::kAlters);
+  EXPECT_TRUE(IsNoSpace(world_.Punch(file, 4096, 4096)));
+  EXPECT_TRUE(IsNoSpace(SetTimes(file)));
+  EXPECT_TRUE(IsNoSpace(world_.Truncate(file, 10)));
+  EXPECT_TRUE(IsNoSpace(world_.Truncate(empty, 10)));
+  EXPECT_TRUE(IsNoSpace(Rename("file", "renamed")));
+  EXPECT_EQ(*world_.Read(file, 0, text.size()), text);
+  EXPECT_TRUE(IsNoSpace(world_.Truncate(empty, 0))) << "it may have no record yet";
+
+  EXPECT_TRUE(world_.Truncate(file, 0).ok());
+  EXPECT_TRUE(world_.Fsync(file).ok());
+  EXPECT_TRUE(Rename("file", "name").ok());
+  EXPECT_TRUE(Rename("name", "n").ok());
+  EXPECT_TRUE(Admit(NameChange::kShortens, kAlice).ok());
+  EXPECT_TRUE(Admit(NameChange::kRemoves, kAlice).ok());
+  EXPECT_TRUE(world_.fs->names().Unlink({}, kRootInode, "n").ok());
+  world_.CloseFile(file);
+  world_.CloseFile(empty);
+}
+
+// No round has run, so that they take nothing on the disk yet: then all would find room.
+TEST_F(MetadataRoomTest, RecordsThatAreStillToBeWrittenCount) {
+  world_.fs_options.flush_interval_ms = 3'600'000;
+  world_.Remake();
+  std::vector<FileSystem::Created> files;
+  for (int i = 0; i < 5000; ++i) files.push_back(world_.Create("file" + std::to_string(i)));
+  ASSERT_TRUE(world_.Fsync(files.front()).ok());
+  LeaveRoom(12 * kMiB);  // two segments may take some of it
+  const uint64_t rounds_before = world_.fs->maintenance().GetStatus().sync_rounds_total;
+  for (const auto& file : files) ASSERT_TRUE(world_.Write(file, 0, "b").ok());
+  EXPECT_GT(world_.fs->maintenance().GetStatus().sync_rounds_total, rounds_before)
+      << "which shows that they take little";
+  for (const auto& file : files) world_.CloseFile(file);
 }
 
 TEST_F(MetadataRoomTest, WhoHasMostOfItLeavesTheLastQuarterToOthers) {

@@ -76,7 +76,7 @@ TEST_F(NoRoomForAccepted, ARenameWaitsUntilItIsKnownWhetherWhatIsOnItsWayHasRoom
   world_.engine->HoldPutOf(bytes);
   std::future<Status> renamed = std::async(std::launch::async, [&] { return Rename(); });
   EXPECT_TRUE(Eventually([&] { return world_.engine->holding.load(); }));
-  EXPECT_FALSE(world_.fs->names().Lookup({}, kRootInode, "final").ok());
+  EXPECT_FALSE(world_.fs->names().Lookup({}, kRootInode, "done").ok());
   world_.engine->LetGo();
   const Status refused = renamed.get();
   ASSERT_FALSE(refused.ok());
@@ -104,7 +104,7 @@ TEST_F(NoRoomForAccepted, AFileWhoseLostBytesWereWrittenAgainIsRenamedAtOnce) {
   EXPECT_TRUE(Sync().ok());
   world_.fs->open_files().Release(file_.handle);
   world_.Reopen();
-  file_ = world_.OpenByName("final");
+  file_ = world_.OpenByName("done");
   EXPECT_EQ(*world_.Read(file_, 0, 4), "anew");
 }
 

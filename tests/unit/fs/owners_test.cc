@@ -107,6 +107,28 @@ TEST_F(OwnersTest, PagesAndMergedPiecesAreTheOwnersToo) {
   EXPECT_EQ(save("alice again", kAlice), 0U);
 }
 
+// Runs within chunks are found among one owner's, too, whoever writes: root's files are no exception.
+TEST_F(OwnersTest, RunsOfChunksAreOfOneOwnerToo) {
+  world_.params = chunking::ChunkParams();
+  world_.Remake();
+  const std::string text = Random(6, 2'000'000);
+  auto save = [&](std::string_view name, uint32_t uid, const std::string& bytes) {
+    Caller alice;
+    alice.uid = kAlice;
+    const uint64_t before = Taken();
+    auto file = world_.Create(name, uid);
+    EXPECT_TRUE(world_.Write(file, 0, bytes, alice).ok());
+    EXPECT_TRUE(world_.Fsync(file).ok());
+    world_.CloseFile(file);
+    return Taken() - before;
+  };
+  const uint64_t first = save("root's", 0, "some header" + text);
+  EXPECT_GE(save("own", kAlice, text), text.size());
+  EXPECT_GE(save("bob's", kBob, "another one" + text), first);
+  EXPECT_LT(save("own again", kAlice, "one more" + text), 10'000U);
+  EXPECT_LT(save("root's again", 0, "a longer header" + text), 10'000U);
+}
+
 // A collection tells them apart as well: else what stays after a deletion would tell of another's data.
 TEST_F(OwnersTest, WhatOneDeletesGoesWhoeverElseHasIt) {
   const std::string text = Random(2, 3'000'000);

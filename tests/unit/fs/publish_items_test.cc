@@ -19,14 +19,14 @@ std::vector<PublishItem> Items(size_t count, size_t recipe_bytes) {
 TEST(PublishItems, ABatchHasAsManyFilesAsTheStoreTakes) {
   const kv::KvLimits limits{.operations_per_transaction_max = 128, .transaction_bytes_max = 1 << 20};
   const auto items = Items(100, 100);
-  EXPECT_EQ(CountOfBatch(items, limits), 31u);  // (128 - 2 - 1) / 4
+  EXPECT_EQ(CountOfBatch(items, limits), 24u);  // (128 - 2 - 2) / 5
 }
 
 TEST(PublishItems, DeadMarksCountToo) {
   const kv::KvLimits limits{.operations_per_transaction_max = 128, .transaction_bytes_max = 1 << 20};
   auto items = Items(100, 100);
   items[0].clears.resize(10);
-  EXPECT_EQ(CountOfBatch(items, limits), 26u);
+  EXPECT_EQ(CountOfBatch(items, limits), 20u);
 }
 
 TEST(PublishItems, ABatchHasFewBytes) {

@@ -113,6 +113,16 @@ TEST_F(SetIdTest, GoesByCallsOfWhichTheKernelDoesNotTellWhoKeepsIt) {
   EXPECT_EQ(ModeOf(file), 0777U);
 }
 
+// The kernel writes pages back as root, who is in every group.
+TEST_F(SetIdTest, WhoStoresThroughAMappingIsInNoGroup) {
+  const FileSystem::Created file = world.Create("file");
+  ASSERT_TRUE(Chmod(file, 02666).ok());
+  Caller root;
+  root.is_in_group = [](uint32_t) { return true; };
+  ASSERT_TRUE(world.WriteBackPages(file, 0, "mapped", root).ok());
+  EXPECT_EQ(ModeOf(file), 0666U);
+}
+
 TEST_F(SetIdTest, ItAndCapabilitiesGoEachTimeTheyAreGiven) {
   const FileSystem::Created file = world.Create("file");
   for (int i = 0; i < 3; i++) {

@@ -1,5 +1,7 @@
 // The RocksDB engine: who may open it, and what it does besides conformance.
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <map>
 
@@ -77,6 +79,24 @@ TEST(RocksOpen, ReadOnlyReadsAndChangesNothing) {
   engine.reset();
   MustSucceed(VerifyRocksChecksums(directory.path()));
   EXPECT_EQ(listing(), before);
+}
+
+// Names and attributes lie in it, whose directories others may not enter. Any program may open it, with any umask.
+TEST(RocksOpen, NobodyElseMayEnter) {
+  const mode_t before = umask(022);
+  TemporaryDirectory directory;
+  const RocksOptions options = OptionsFor(directory.path() + "/db");
+  const auto mode = [&] {
+    struct stat info {};
+    EXPECT_EQ(stat(options.path.c_str(), &info), 0);
+    return info.st_mode & 07777;
+  };
+  ASSERT_TRUE(OpenRocksEngine(options).ok());
+  EXPECT_EQ(mode(), 0700U);
+  ASSERT_EQ(chmod(options.path.c_str(), 0755), 0);
+  ASSERT_TRUE(OpenRocksEngine(options).ok());
+  EXPECT_EQ(mode(), 0700U) << "as an earlier version has made it";
+  umask(before);
 }
 
 TEST(RocksOpen, HalfMadeDatabaseIsMadeAnew) {

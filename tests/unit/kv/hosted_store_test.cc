@@ -355,14 +355,15 @@ TEST(HostedStore, KilledProcessKeepsEveryAcknowledgedCommit) {
 // Lets in whom it does not refuse, and notes what it was asked.
 class ToldRoom final : public NameRoom {
  public:
-  Status Admit(uint32_t uid, uint64_t unwritten_bytes) override {
+  Status Judge(NameChange change, uint32_t uid, uint64_t unwritten_bytes) override {
     unwritten.push_back(unwritten_bytes);
-    if (uid != refused) return {};
+    if (change == NameChange::kMakes ? uid != refused : !refuses_longer) return {};
     return MakeError(ErrorCode::kNoSpace, "planted");
   }
   uint64_t BytesForUsers(uint64_t /*unwritten_bytes*/) const override { return 1234; }
 
   std::atomic<uint32_t> refused{7};
+  std::atomic<bool> refuses_longer{false};
   std::vector<uint64_t> unwritten;  // of the thread that commits
 };
 
@@ -412,6 +413,29 @@ TEST(HostedStore, ANameThatCouldNotBeMadeAnywayIsNotJudged) {
   EXPECT_EQ(CodeOf(store->Commit({}, NameOf(7, "a"))), ErrorCode::kConflict);
 }
 
+TEST(HostedStore, WhatMayLengthenIsJudgedIfItDoes) {
+  const auto memory = OpenMemoryEngine();
+  const auto store = OpenWithRoom(*memory);
+  const auto put = [&](const std::string& value) {
+    Transaction transaction = Transaction().Put("a", value);
+    transaction.may_lengthen = true;
+    return CodeOf(store->Commit({}, transaction));
+  };
+  EXPECT_EQ(put("12345"), std::nullopt) << "of a node that starts";
+  ToldRoom room;
+  store->SetNameRoom(&room);
+  room.refuses_longer = true;
+  EXPECT_EQ(put("123456"), ErrorCode::kNoSpace);
+  EXPECT_EQ(put("54321"), std::nullopt);
+  EXPECT_EQ(put(""), std::nullopt);
+  EXPECT_EQ(put("1"), ErrorCode::kNoSpace);
+  Transaction moved = Transaction().Delete("a").Put("bb", "");
+  moved.may_lengthen = true;
+  EXPECT_EQ(CodeOf(store->Commit({}, moved)), ErrorCode::kNoSpace);
+  Must(store->Commit({}, Transaction().Put("a", "1")));
+  EXPECT_EQ(CodeOf(store->Commit({}, moved)), std::nullopt);
+}
+
 // As when its answer was lost: the attempt comes again, and there is no room any more.
 TEST(HostedStore, ANameThatIsMadeIsNotRefusedAfterwards) {
   const auto memory = OpenMemoryEngine();
@@ -432,7 +456,7 @@ TEST(HostedStore, WhatABatchHoldsAlreadyTakesOfTheRoom) {
   const auto memory = OpenMemoryEngine();
   const LeaseTable leases;
   std::vector<uint64_t> unwritten;
-  HostedBatch batch(*memory, leases, {}, [&](uint32_t, uint64_t bytes) -> Status {
+  HostedBatch batch(*memory, leases, {}, [&](NameChange, uint32_t, uint64_t bytes) -> Status {
     unwritten.push_back(bytes);
     return {};
   });

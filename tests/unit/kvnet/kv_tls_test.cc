@@ -22,12 +22,12 @@ class KvTlsTest : public ::testing::Test {
     return RawCall({server_->address(), std::string(rpc::kAnyNodeName), "/cairnfs.kvnet.proto.Kv/" + method}, caller,
                    "");
   }
-  std::unique_ptr<kv::SharedKvStore> StoreOf(const rpc::Tls& tls) {
+  std::unique_ptr<kv::SharedKvStore> StoreOf(const rpc::Tls& tls, const std::string& node = "") {
     RemoteOptions options;
     options.tls = tls;
     options.server_name = rpc::kAnyNodeName;
     options.retry.give_up_after = std::chrono::seconds(1);
-    return Must(MakeNodeStore(server_->address(), options));
+    return Must(MakeNodeStore({server_->address()}, options, {node}));
   }
 
   TestAuthority authority_, other_authority_;
@@ -64,6 +64,21 @@ TEST_F(KvTlsTest, AMemberIsServedAndBelievesOnlyItsOwnCluster) {
   // A server of another cluster, at the same address, say.
   auto deceived = StoreOf(other_authority_.TlsOfForeigner(authority_, kMember));
   EXPECT_EQ(deceived->Get({}, "k").error().code, ErrorCode::kUnavailable);
+}
+
+// Another node of the cluster may come to have the address.
+TEST_F(KvTlsTest, AMemberThatKnowsWhoServesBelievesNoOtherNode) {
+  const rpc::Tls member = authority_.TlsOf(kMember);
+  Must(StoreOf(member, kServing)->Commit({}, kv::Transaction().Put("k", "v")));
+  const auto deceived = StoreOf(member, kMember);
+  EXPECT_EQ(deceived->Get({}, "k").error().code, ErrorCode::kUnavailable);
+  bool is_told = false;
+  kv::WatchCallbacks callbacks;
+  callbacks.changed = [&](const auto&, uint64_t) { is_told = true; };
+  callbacks.lost = [](uint64_t) {};
+  const auto watch = deceived->Watch({}, "a", "z", 0, std::move(callbacks));
+  Must(StoreOf(member, kServing)->Commit({}, kv::Transaction().Put("k", "w")));
+  EXPECT_FALSE(is_told);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ constexpr uint32_t kHog = 7, kOther = 8;
 
 class FullOfOneUser final : public kv::NameRoom {
  public:
-  Status Admit(uint32_t uid, uint64_t /*unwritten_bytes*/) override {
-    if (uid != kHog) return {};
+  Status Judge(kv::NameChange change, uint32_t uid, uint64_t /*unwritten_bytes*/) override {
+    if (change == kv::NameChange::kMakes && uid != kHog) return {};
     return MakeError(ErrorCode::kNoSpace, "user 7 has more than half of it");
   }
   uint64_t BytesForUsers(uint64_t /*unwritten_bytes*/) const override { return 5 << 20; }
@@ -45,6 +45,11 @@ TEST_F(NodeWithRoom, TheUserForWhomANameIsMadeIsJudgedThere) {
   EXPECT_EQ(Must(store->Get({}, "a")), std::nullopt);
   Must(Make(*store, "a", kOther));
   Must(Make(*store, "b", std::nullopt));  // as a host of an earlier version says it
+  Transaction longer = Transaction().Put("b", "longer");
+  longer.may_lengthen = true;
+  EXPECT_FALSE(store->Commit({}, longer).ok());
+  longer.writes.front().value = "";
+  Must(store->Commit({}, longer));
   Must(store->Commit({}, Transaction().Delete("a")));
 }
 

@@ -35,6 +35,19 @@ TEST(StoreAddress, OfThreeNodes) {
   EXPECT_FALSE(Parsed("etcd://a:1,b:1,c:1").MayHaveStandby());
 }
 
+TEST(StoreAddress, OfNodesThatItNames) {
+  const std::string id = "00112233445566778899aabbccddeeff";
+  const StoreAddress one = Parsed(StoreAddress::TextOfNode("[fd00::1]:7402", id));
+  EXPECT_EQ(one.endpoints, Texts{"[fd00::1]:7402"});
+  EXPECT_EQ(one.nodes, Texts{id});
+  EXPECT_TRUE(one.NamesNodes());
+  const StoreAddress three = Parsed("node:a:7402," + id + "@b:7402,c:7402");
+  EXPECT_EQ(three.endpoints, (Texts{"a:7402", "b:7402", "c:7402"}));
+  EXPECT_EQ(three.nodes, (Texts{"", id, ""}));
+  EXPECT_TRUE(three.NamesNodes());
+  EXPECT_FALSE(Parsed("node:a:7402,b:7402,c:7402").NamesNodes());
+}
+
 TEST(StoreAddress, OfAnEtcd) {
   const StoreAddress address = Parsed("etcd://a:2379,10.0.0.2:2380,[fd00::1]:2379/some/prefix");
   EXPECT_EQ(address.kind, Kind::kEtcd);
@@ -72,6 +85,9 @@ TEST(StoreAddress, SaysWhatIsWrong) {
       {"node:a:7402,b,c:7402", "no port"},
       {"node:a b:7402", "a letter that hosts do not have"},
       {"node:a:7402/prefix", "it has the port '7402/prefix'"},
+      {"node:5e@a:7402", "\"5e\" before an @, and that is no id"},
+      {"node:00112233445566778899AABBCCDDEEFF@a:7402", "in lower case"},
+      {"node:00112233445566778899aabbccddeeff@a", "\"a\" is no HOST:PORT: it has no port"},
       {"etcd://", "\"etcd://\" lacks an endpoint of the etcd; write etcd://HOST:PORT"},
       {"etcd:///prefix", "lacks an endpoint"},
       {"etcd://a:2379,", "\"\" is no HOST:PORT"},

@@ -42,6 +42,18 @@ TEST_F(ConflictTest, EveryOperationTriesAgain) {
   EXPECT_EQ(AttrNow(file).atime, (Timestamp{9, 9}));
 }
 
+TEST_F(ConflictTest, BitsThatAreClearedUndoNoChmod) {
+  const InodeId file = MakeFile(kRootInode, "file");
+  AttrChanges gives, takes, clears;
+  gives.mode = 04755;
+  takes.mode = 0700;
+  clears.mode_cleared = S_ISUID | S_ISGID;
+  EXPECT_OK(names().SetAttr({}, file, gives));
+  store_->before_commit = [&] { EXPECT_OK(other_->SetAttr({}, file, takes)); };
+  EXPECT_OK(names().SetAttr({}, file, clears));
+  EXPECT_EQ(AttrNow(file).mode & 07777, 0700u);
+}
+
 TEST_F(ConflictTest, EndlessConflictIsBusy) {
   store_->conflicts = 1 << 30;
   EXPECT_CODE(names().Create({}, kRootInode, "x", FileParams()), ErrorCode::kBusy);

@@ -126,7 +126,7 @@ TEST_F(DumpTest, WhatIsLoadedIsWhatWasDumped) {
 }
 
 TEST_F(DumpTest, BeginsWithTheBytesOfTheFormat) {
-  EXPECT_EQ(dump_.substr(0, 16), std::string("CairnDmp\1\0\0\0\0\0\0\0", 16));
+  EXPECT_EQ(dump_.substr(0, 16), std::string("CairnDmp\2\0\0\0\0\0\0\0", 16));
   EXPECT_EQ(dump_.substr(20, 4), std::string("\x21\0\0\0", 4));  // 1 + 16 + 12 + 1 + 3 bytes in its first block
   EXPECT_EQ(dump_.substr(24, 16), std::string("\1\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0", 16));
 }
@@ -185,8 +185,8 @@ TEST_F(DumpTest, EachChangedByteIsRefused) {
 
 TEST_F(DumpTest, ANewerVersionIsRefused) {
   std::string newer = dump_;
-  newer[8] = 2;
-  ExpectRefused(newer, ErrorCode::kNotSupported, "format version 2, and this program reads versions up to 1");
+  newer[8] = 3;
+  ExpectRefused(newer, ErrorCode::kNotSupported, "format version 3, and this program reads versions up to 2");
 }
 
 // What a program with a fault, or with bad intent, could have written: its checksums are right.

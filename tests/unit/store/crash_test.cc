@@ -154,7 +154,7 @@ TEST(StoreCrash, NothingNamedIsLost) {
     EXPECT_EQ(RunSeed(std::strtoull(one, nullptr, 10)), "");
     return;
   }
-  for (uint64_t seed = 1; seed <= 20 / kSlowdown; ++seed) {
+  for (uint64_t seed = 1; seed <= 12 / kSlowdown; ++seed) {
     EXPECT_EQ(RunSeed(seed), "") << "replay with CAIRNFS_STORE_CRASH_SEED=" << seed;
   }
 }

@@ -57,6 +57,7 @@ TEST_F(SpaceTest, WhatTheMetadataNeedsIsKeptBesideTheReserve) {
   EXPECT_TRUE(meter.TryReserve(kMiB));
   EXPECT_EQ(meter.MetadataRoom(0), kReserve / 5 * 4 + 6 * kMiB + kReserve % 5);
   EXPECT_EQ(meter.MetadataRoom(kMiB), meter.MetadataRoom(0) - 2 * kMiB);  // for the log, and for tables
+  EXPECT_EQ(meter.MetadataRoom(0, Leaves::kTenth), kReserve - kReserve / 10 + 6 * kMiB);
   EXPECT_EQ(meter.MetadataRoom(kReserve / 2 + 3 * kMiB), 0u);
   needed = 6 * kMiB;
   meter.Refresh();
@@ -81,6 +82,15 @@ TEST_F(StoreTest, AnEngineBesideCountsAsMetadataAndIsTidied) {
   Put(MakeChunk(1, 10'000));  // the background thread makes the next segment ready
   EXPECT_TRUE(Eventually([&] { return beside.tidied > 0; }));
   store_.reset();
+}
+
+TEST_F(StoreTest, RoomIsKeptForTheLog) {
+  Open();
+  const uint64_t room = store_->MetadataRoom(0);
+  StoreOptions options = SmallOptions();
+  options.log_bytes_max = kMiB;
+  Open(options);
+  EXPECT_EQ(store_->MetadataRoom(0), room - kMiB);
 }
 
 // An error of the disk is told to a descriptor that was open when the bytes were on their way to it.

@@ -1,0 +1,455 @@
+#include "fs/commits.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/log.h"
+#include "fs/processes.h"
+#include "fs/scan.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr unsigned kCommitThreads = 2;  // one may look for copies for long
+constexpr size_t kUncopiedMax = 1024;
+constexpr std::chrono::seconds kLookForCopiesEvery{1};
+constexpr size_t kPostedMax = 4096;
+constexpr size_t kRefusalsPostedMax = 64;
+constexpr size_t kRefusalsEndedAtOnce = 64;
+constexpr size_t kRecentMax = 16;
+constexpr size_t kCausesKept = 8;  // of one refusal, in the store
+constexpr size_t kCauseBytesMax = 512;
+constexpr size_t kNamesPerRead = 1024;
+constexpr size_t kRecordsPerRead = 64;
+constexpr std::chrono::seconds kRefusalsWait{2};  // for the store's
+constexpr std::chrono::seconds kRefreshRunsEvery{10};
+constexpr size_t kCommitsLookedAtMax = 1024;  // for runs, at a start
+
+double SecondsOf(const Timestamp& time) { return static_cast<double>(time.seconds) + 1e-9 * time.nanoseconds; }
+double SecondsOf(uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
+
+// From the first write on; null where one of them is not known.
+nlohmann::ordered_json SecondsSince(const std::optional<Timestamp>& first, const std::optional<Timestamp>& time) {
+  if (!first || !time) return nullptr;
+  return std::max(0.0, SecondsOf(*time) - SecondsOf(*first));
+}
+
+std::vector<std::string> LinesOf(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+std::string JoinLines(const std::vector<std::string>& causes) {
+  std::string text;
+  for (size_t i = 0; i < std::min(causes.size(), kCausesKept); ++i) {
+    std::string line = causes[i].substr(0, kCauseBytesMax);
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += (i > 0 ? "\n" : "") + line;
+  }
+  if (causes.size() > kCausesKept) text += "\nand " + std::to_string(causes.size() - kCausesKept) + " more";
+  return text;
+}
+
+}  // namespace
+
+Result<meta::CommitPart::Totals> CountBelow(const Context& context, meta::Namespace& names, kv::KvStore& kv,
+                                            InodeId directory) {
+  meta::CommitPart::Totals totals;
+  std::vector<InodeId> directories{directory};
+  while (!directories.empty()) {
+    const InodeId next = directories.back();
+    directories.pop_back();
+    std::string after;
+    for (bool more = true; more;) {
+      auto entries = names.ReadDirectory(context, next, after, kNamesPerRead);
+      if (!entries.ok() && entries.error().code == ErrorCode::kNotFound) break;  // removed meanwhile
+      if (!entries.ok()) return entries.error();
+      more = !entries->empty();
+      if (more) after = entries->back().name;
+      std::vector<std::string> keys;
+      for (const meta::DirectoryEntry& entry : *entries) {
+        if (entry.type == S_IFDIR) directories.push_back(entry.inode);
+        if (entry.type == S_IFREG) keys.push_back(meta::FileKey(entry.inode));
+      }
+      totals.files += keys.size();
+      const auto add = [&](size_t, const kv::KvEntry* entry) -> Status {
+        if (entry == nullptr) return {};  // nothing was ever written to it
+        CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord record, meta::FileRecord::Decode(entry->value));
+        totals.bytes += record.size;
+        return {};
+      };
+      CAIRNFS_RETURN_IF_ERROR(kv::ReadKeys(context, kv, keys, kRecordsPerRead, add));
+      if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the count was ended");
+    }
+  }
+  return totals;
+}
+
+Commits::Commits(const Parts& parts, Self self)
+    : at_(parts),
+      self_(std::move(self)),
+      until_stop_(stop_.get_token()),
+      runs_(parts.names),
+      queue_(std::make_unique<TaskQueue>("cairn-commits", kCommitThreads, TaskQueue::Priority::kBackground)) {}
+
+Status Commits::WatchOthers(kv::SharedKvStore& store) {
+  kv::WatchCallbacks callbacks;
+  callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t) { OnChanged(events); };
+  callbacks.lost = [this](uint64_t) { OnMissed(); };
+  const std::string prefix = meta::CommitsPrefix();
+  CAIRNFS_ASSIGN_OR_RETURN(watch_, store.Watch(until_stop_, prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks)));
+  return {};
+}
+
+void Commits::Stop() {
+  {
+    MutexLock lock(mutex_);  // who has not posted yet posts nothing any more
+    stop_.request_stop();
+  }
+  watch_.reset();
+  queue_.reset();
+}
+
+void Commits::AddTo(meta::RenameParams& params, const Caller& caller) {
+  params.commit = meta::CommitRecord{
+      .at = {}, .node = self_.node, .host = self_.name(), .uid = caller.uid, .command = CommandOf(caller.pid)};
+  params.was_written_below = [this, context = caller.context](InodeId directory) {
+    return WasWrittenBelow(context, directory);
+  };
+}
+
+// What cannot be found out is no reason to refuse a rename.
+bool Commits::WasWrittenBelow(const Context& context, InodeId directory) {
+  {
+    MutexLock lock(mutex_);
+    if (wanted_.contains(directory)) return false;  // what was written is about to be taken by the commit before
+  }
+  const std::vector<InodeId> written = at_.saves.Written();
+  if (written.empty()) return false;
+  const auto below = at_.names.FindBelow(context, directory, written);
+  return below.ok() && !below->empty();
+}
+
+void Commits::Withdraw(const std::vector<InodeId>& directories) {
+  kv::Transaction transaction;
+  for (const InodeId directory : directories) transaction.Delete(meta::CommitKey(directory));
+  if (!directories.empty()) static_cast<void>(at_.kv.Commit(until_stop_, transaction).ok());
+}
+
+void Commits::NoteCommitted(const std::vector<InodeId>& directories, Clock::duration waited) {
+  for (const InodeId directory : directories) {
+    Post(directory, {.takes_over = true,
+                     .counts = true,
+                     .is_news = true,
+                     .durable = Clock::WallTime(),
+                     .waited_ns = static_cast<uint64_t>(std::chrono::nanoseconds(waited).count())});
+  }
+}
+
+void Commits::OnChanged(const std::vector<kv::KvEvent>& events) {
+  for (const kv::KvEvent& event : events) {
+    const auto directory = meta::InodeOfCommitKey(event.key);
+    if (!directory || !event.value) continue;
+    const auto record = meta::CommitRecord::Decode(*event.value);
+    // One of its own whose answer was lost, too.
+    const bool is_own = record.ok() && record->node == self_.node;
+    Post(*directory, {.takes_over = is_own || !at_.saves.Written().empty(), .counts = is_own, .is_news = true});
+  }
+}
+
+// Commits may have been among what was missed.
+void Commits::OnMissed() {
+  const std::vector<InodeId> written = at_.saves.Written();
+  if (written.empty()) return;
+  std::set<InodeId> committed;
+  const auto visit = [&](const kv::KvEntry& entry) {
+    if (const auto directory = meta::InodeOfCommitKey(entry.key)) committed.insert(*directory);
+    return true;
+  };
+  const Status scanned = ScanPrefix(until_stop_, at_.kv, meta::CommitsPrefix(), visit);
+  const auto nearest = at_.names.FindNearest(until_stop_, committed, written);
+  if (!scanned.ok() || !nearest.ok()) return;
+  for (const auto& directory : *nearest) {
+    if (directory && directory->value != 0) Post(*directory, {.takes_over = true});
+  }
+}
+
+void Commits::Post(InodeId directory, const Wanted& wanted) {
+  MutexLock lock(mutex_);
+  // What others commit crowds out nothing of this host.
+  const size_t posted_max = wanted.takes_over || wanted.counts ? kPostedMax : kPostedMax / 2;
+  if (stop_.stop_requested() || is_read_only_ || wanted_.size() >= posted_max) return;
+  const auto [found, is_new] = wanted_.try_emplace(directory, wanted);
+  if (is_new) return queue_->Post([this, directory] { Run(directory); });
+  found->second.takes_over |= wanted.takes_over;
+  found->second.counts |= wanted.counts;
+  found->second.is_news |= wanted.is_news;
+  found->second.waited_ns += wanted.waited_ns;
+  if (wanted.durable) found->second.durable = wanted.durable;
+}
+
+void Commits::Run(InodeId directory) {
+  for (;;) {
+    Wanted wanted;
+    {
+      MutexLock lock(mutex_);
+      const auto found = wanted_.find(directory);
+      const bool is_done = !found->second.takes_over && !found->second.counts && !found->second.is_news;
+      if (is_done || until_stop_.Expired()) {
+        wanted_.erase(found);
+        return;
+      }
+      wanted = std::exchange(found->second, {});
+    }
+    const Status completed = Complete(directory, wanted);
+    // kConflict: another commit has taken its place, or the directory is removed.
+    if (!completed.ok() && completed.error().code != ErrorCode::kConflict && !until_stop_.Expired()) {
+      spdlog::warn("the record of a commit of inode {} is not complete: {}", directory.value,
+                   completed.error().message);
+    }
+  }
+}
+
+Status Commits::Complete(InodeId directory, const Wanted& wanted) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto commit, at_.names.ReadCommit(until_stop_, directory));
+  if (!commit) return {};
+  const auto own = AddOwn(directory, *commit, wanted);
+  Runs::News news{.at = commit->record.at};
+  if (wanted.durable) news.renamed_ns = wanted.waited_ns;
+  if (own.ok()) news.own = *own;
+  if (wanted.is_news || news.own) runs_.Note(until_stop_, directory, news);
+  return own.ok() ? Status() : Status(own.error());
+}
+
+Result<std::optional<meta::CommitPart>> Commits::AddOwn(InodeId directory, const meta::Commit& commit,
+                                                        const Wanted& wanted) {
+  std::optional<meta::CommitPart> whole;
+  if (!wanted.takes_over && !wanted.counts) return whole;
+  CAIRNFS_ASSIGN_OR_RETURN(const OwnPart own, ReadOwn(directory, commit));
+  std::optional<meta::CommitPart::Totals> totals;
+  if (wanted.counts && !own.part.totals) {
+    CAIRNFS_ASSIGN_OR_RETURN(totals, CountBelow(until_stop_, at_.names, at_.kv, directory));
+  }
+  bool has_taken = false;
+  std::vector<InodeId> below;
+  meta::CommitPart taken;
+  if (wanted.takes_over) {
+    CAIRNFS_ASSIGN_OR_RETURN(below, at_.names.FindBelow(until_stop_, directory, at_.saves.Written()));
+    has_taken = at_.saves.Take(below, taken);
+  }
+  if (!has_taken && !totals && !wanted.durable) return whole;
+  meta::CommitPart changed_part;
+  const Status changed = ChangePart(directory, commit, [&](meta::CommitPart& part) {
+    part.Add(taken);
+    part.wait_ns += wanted.waited_ns;
+    if (wanted.durable) part.durable = wanted.durable;
+    if (totals) part.totals = totals;
+    changed_part = part;
+  });
+  if (!changed.ok() && changed.error().code != ErrorCode::kConflict) at_.saves.GiveBack(directory, taken);
+  if (!changed.ok()) return changed.error();
+  // The host that renamed has it all once its rename was answered.
+  if (commit.record.node == self_.node ? wanted.durable.has_value() : has_taken) whole = changed_part;
+  MutexLock lock(mutex_);
+  if (stop_.stop_requested() || uncopied_.size() >= kUncopiedMax) return whole;
+  uncopied_.push_back({directory, commit, std::move(below)});
+  if (uncopied_.size() == 1) queue_->Post([this] { AwaitCopies(); });
+  return whole;
+}
+
+// On one thread, which looks now and then: to wait as a sync does would have copies made sooner than the bytes of those
+// who write.
+void Commits::AwaitCopies() {
+  for (;;) {
+    std::vector<Uncopied> uncopied;
+    {
+      MutexLock lock(mutex_);
+      uncopied = uncopied_;
+    }
+    while (!self_.has_copies()) {
+      if (!until_stop_.Sleep(kLookForCopiesEvery)) return;
+    }
+    for (const Uncopied& one : uncopied) {
+      meta::CommitPart late;
+      const Status changed = ChangePart(one.directory, one.commit, [&](meta::CommitPart& part) {
+        at_.saves.TakeLate(one.below, late);
+        part.new_bytes += late.new_bytes;
+        part.copied = Clock::WallTime();
+      });
+      if (changed.ok() && late.new_bytes > 0) runs_.NoteNewBytes(until_stop_, one.directory, late.new_bytes);
+    }
+    MutexLock lock(mutex_);
+    uncopied_.erase(uncopied_.begin(), uncopied_.begin() + static_cast<std::ptrdiff_t>(uncopied.size()));
+    if (uncopied_.empty()) return;
+  }
+}
+
+void Commits::FindRuns() {
+  MutexLock lock(mutex_);
+  if (!stop_.stop_requested() && !is_read_only_) queue_->Post([this] { LookForRuns(); });
+}
+
+void Commits::LookForRuns() {
+  using Found = std::pair<Timestamp, InodeId>;
+  std::vector<Found> last;
+  const auto keep_newest = [&] {
+    std::sort(last.begin(), last.end(), std::greater<Found>());
+    last.resize(std::min(last.size(), kCommitsLookedAtMax));
+  };
+  const auto visit = [&](const kv::KvEntry& entry) {
+    const auto directory = meta::InodeOfCommitKey(entry.key);
+    if (!directory) return true;
+    const auto record = meta::CommitRecord::Decode(entry.value);
+    if (record.ok()) last.emplace_back(record->at, *directory);
+    if (last.size() >= 2 * kCommitsLookedAtMax) keep_newest();
+    return true;
+  };
+  static_cast<void>(ScanPrefix(until_stop_, at_.kv, meta::CommitsPrefix(), visit).ok());  // what was found will do
+  keep_newest();
+  for (const auto& [at, directory] : last) {
+    if (until_stop_.Expired()) return;
+    runs_.Note(until_stop_, directory, {.at = at});
+  }
+}
+
+std::vector<RunReport> Commits::TellRuns() {
+  {
+    MutexLock lock(mutex_);
+    if (!stop_.stop_requested() && !refreshes_runs_ && Clock::Now() - runs_refreshed_at_ >= kRefreshRunsEvery) {
+      refreshes_runs_ = true;
+      queue_->Post([this] {
+        runs_.Refresh(until_stop_);
+        MutexLock posted_lock(mutex_);
+        refreshes_runs_ = false;
+        runs_refreshed_at_ = Clock::Now();
+      });
+    }
+  }
+  return runs_.Tell();
+}
+
+Result<Commits::OwnPart> Commits::ReadOwn(InodeId directory, const meta::Commit& commit) {
+  OwnPart own{.part = {.commit_at = commit.record.at}};
+  CAIRNFS_ASSIGN_OR_RETURN(const auto entry, at_.kv.Get(until_stop_, meta::CommitPartKey(directory, self_.node)));
+  if (!entry) return own;
+  own.revision = entry->revision;
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::CommitPart kept, meta::CommitPart::Decode(entry->value));
+  if (kept.commit_at == own.part.commit_at) own.part = kept;
+  return own;
+}
+
+Status Commits::ChangePart(InodeId directory, const meta::Commit& commit,
+                           const std::function<void(meta::CommitPart&)>& change) {
+  const std::string record_key = meta::CommitKey(directory), key = meta::CommitPartKey(directory, self_.node);
+  for (;;) {
+    CAIRNFS_ASSIGN_OR_RETURN(OwnPart own, ReadOwn(directory, commit));
+    change(own.part);
+    kv::Transaction transaction;
+    transaction.IfRevision(record_key, commit.revision).IfRevision(key, own.revision).Put(key, own.part.Encode());
+    const auto committed = at_.kv.Commit(until_stop_, transaction);
+    if (committed.ok()) return {};
+    if (committed.error().code != ErrorCode::kConflict) return committed.error();
+    CAIRNFS_ASSIGN_OR_RETURN(const auto record, at_.kv.Get(until_stop_, record_key));
+    if (!record || record->revision != commit.revision) return committed.error();
+  }
+}
+
+void Commits::NoteRefused(CommitFailure failure) {
+  for (const std::string& cause : failure.causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
+  MutexLock lock(mutex_);
+  recent_.push_front(failure);
+  if (recent_.size() > kRecentMax) recent_.pop_back();
+  if (refusals_posted_ >= kRefusalsPostedMax || stop_.stop_requested()) return;
+  ++refusals_posted_;
+  queue_->Post([this, failure = std::move(failure)] {
+    WriteRefusal(failure);
+    MutexLock posted_lock(mutex_);
+    --refusals_posted_;
+  });
+}
+
+void Commits::WriteRefusal(const CommitFailure& failure) {
+  const meta::RefusalRecord record{
+      .host = failure.host, .directory = failure.directory, .causes = JoinLines(failure.causes)};
+  kv::Transaction transaction;
+  transaction.Put(meta::RefusalKey(failure.at, self_.node), record.Encode());
+  const std::string prefix = meta::RefusalsPrefix();
+  const auto range = at_.kv.Range(until_stop_, prefix, kv::PrefixEnd(prefix), 0);
+  for (size_t i = 0; range.ok() && i < kRefusalsEndedAtOnce && i + kRefusalsMax <= range->entries.size(); ++i) {
+    transaction.Delete(range->entries[i].key);
+  }
+  const auto committed = at_.kv.Commit(until_stop_, transaction);
+  if (!committed.ok() && !until_stop_.Expired()) {
+    spdlog::warn("a refused commit could not be recorded: {}", committed.error().message);
+  }
+}
+
+std::optional<CommitFailure> Commits::LastRefused(InodeId directory) const {
+  MutexLock lock(mutex_);
+  const auto found = std::find_if(recent_.begin(), recent_.end(),
+                                  [&](const CommitFailure& failure) { return failure.source == directory; });
+  return found == recent_.end() ? std::nullopt : std::optional(*found);
+}
+
+std::vector<CommitFailure> Commits::Refused(const Context& context) {
+  std::vector<CommitFailure> refused;
+  const Status scanned =
+      ScanPrefix(context.WithTimeout(kRefusalsWait), at_.kv, meta::RefusalsPrefix(), [&](const kv::KvEntry& entry) {
+        const auto at = meta::TimeOfRefusalKey(entry.key);
+        auto record = meta::RefusalRecord::Decode(entry.value);
+        if (!at || !record.ok()) return true;
+        refused.push_back({.at = *at,
+                           .source = {},
+                           .host = std::move(record->host),
+                           .directory = std::move(record->directory),
+                           .causes = LinesOf(record->causes)});
+        return true;
+      });
+  if (!scanned.ok()) refused.clear();
+  // Of the last ones of this host all causes are known here.
+  MutexLock lock(mutex_);
+  std::erase_if(refused, [&](const CommitFailure& written) REQUIRES_LOCK(mutex_) {
+    return std::any_of(recent_.begin(), recent_.end(), [&](const CommitFailure& recent) {
+      return written.at == recent.at && written.host == recent.host;
+    });
+  });
+  refused.insert(refused.end(), recent_.begin(), recent_.end());
+  std::sort(refused.begin(), refused.end(),
+            [](const CommitFailure& one, const CommitFailure& other) { return one.at > other.at; });
+  return refused;
+}
+
+Result<std::string> Commits::Describe(const Context& context, InodeId directory, Tell what) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto commit, at_.names.ReadCommit(context, directory));
+  if (!commit) return MakeError(ErrorCode::kNoData, "no rename has published it");
+  const auto& [record, sum, revision] = *commit;
+  // Whoever was to count them may have ended.
+  if (!sum.totals) Post(directory, {.counts = true});
+  nlohmann::ordered_json json;
+  json["committed_at"] = SecondsOf(record.at);
+  json["revision"] = revision;
+  json["host"] = record.host;
+  json["uid"] = record.uid;
+  json["command"] = record.command;
+  json["files"] = sum.totals ? nlohmann::ordered_json(sum.totals->files) : nullptr;
+  json["bytes"] = sum.totals ? nlohmann::ordered_json(sum.totals->bytes) : nullptr;
+  json["written_bytes"] = sum.written_bytes;
+  json["new_bytes"] = what == Tell::kAll ? nlohmann::ordered_json(sum.new_bytes) : nullptr;
+  json["save_seconds"] = SecondsSince(sum.first_write, record.at);
+  json["durable_seconds"] = SecondsSince(sum.first_write, sum.durable);
+  json["copied_seconds"] = SecondsSince(sum.first_write, sum.copied);
+  json["write_seconds"] = SecondsOf(sum.write_ns);
+  json["wait_seconds"] = SecondsOf(sum.wait_ns);
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace cairnfs::fs

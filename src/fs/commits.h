@@ -1,0 +1,137 @@
+// Commits: the record that the rename of a directory leaves, and what is known of the save that it ended; and commits
+// that were refused. docs/commits.md.
+//
+// The rename's transaction has the record; what takes longer is written after it, on threads of its own: each host adds
+// what the save has cost it, and the host that renamed counts what lies below the directory.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "fs/filesystem.h"
+#include "fs/runs.h"
+#include "fs/saves.h"
+#include "kv/shared_store.h"
+
+namespace cairnfs::fs {
+
+// All functions: any thread. Those that are told of something do not wait.
+class Commits {
+ public:
+  struct Parts {  // all outlive it
+    meta::Namespace& names;
+    kv::KvStore& kv;
+    Saves& saves;
+  };
+  // This host, among others; a host alone is none of them.
+  struct Self {
+    std::string node = std::string(meta::kNodeIdBytes, '\0');
+    std::function<std::string()> name = [] { return std::string(); };
+    // Whether all that this host has put has its copies, just now.
+    std::function<bool()> has_copies = [] { return true; };
+  };
+  Commits(const Parts& parts, Self self);
+  ~Commits() { Stop(); }
+  // Adds what this host knows to the commits of others, too. kUnavailable. Once.
+  Status WatchOthers(kv::SharedKvStore& store);
+  // Has TellRuns know of the last commits that there are; in the background.
+  void FindRuns();
+  // What is not written by then is left out.
+  void Stop();
+  // While the filesystem is read-only nothing is written.
+  void SetReadOnly(bool read_only) { is_read_only_ = read_only; }
+
+  // Has the rename leave a record of each directory that it moves.
+  void AddTo(meta::RenameParams& params, const Caller& caller);
+  // The rename that left records of these was undone.
+  void Withdraw(const std::vector<InodeId>& directories);
+  // The rename has left records of these, and its caller has waited for so long.
+  void NoteCommitted(const std::vector<InodeId>& directories, Clock::duration waited);
+  // For the log, the status, and who asks for the last refusal.
+  void NoteRefused(CommitFailure failure);
+  // Since this process began.
+  std::optional<CommitFailure> LastRefused(InodeId directory) const;
+  // By all hosts, the latest first, kRefusalsMax at most and those of this host that are not written yet. Where the
+  // store does not answer: the last few of this host since this process began. May wait for the store.
+  std::vector<CommitFailure> Refused(const Context& context);
+
+  // kWithoutNewBytes: they would tell who writes something whether it was there already (docs/security.md).
+  enum class Tell { kAll, kWithoutNewBytes };
+  // What is known of the directory's commit, as JSON (docs/commits.md). kNoData: it has none.
+  Result<std::string> Describe(const Context& context, InodeId directory, Tell what);
+
+  // Of this host; by what was known lately of their policies, and without waiting. While the filesystem is read-only
+  // nothing is added.
+  std::vector<RunReport> TellRuns();
+
+  static constexpr size_t kRefusalsMax = 1000;
+
+ private:
+  // What is to be done for the record of one directory.
+  struct Wanted {
+    bool takes_over = false, counts = false;  // what its files have cost; files and bytes
+    bool is_news = false;                     // for the runs
+    std::optional<Timestamp> durable = {};    // CommitPart::durable
+    uint64_t waited_ns = 0;                   // by the rename
+  };
+  // Parts that lack copies yet.
+  struct Uncopied {
+    InodeId directory;
+    meta::Commit commit;
+    std::vector<InodeId> below;
+  };
+  void Post(InodeId directory, const Wanted& wanted);
+  void Run(InodeId directory);
+  Status Complete(InodeId directory, const Wanted& wanted);
+  // This host's part of the commit, once it has all; nullopt: nothing, or not yet.
+  Result<std::optional<meta::CommitPart>> AddOwn(InodeId directory, const meta::Commit& commit, const Wanted& wanted);
+  // This host's part of the commit, as it stands.
+  struct OwnPart {
+    meta::CommitPart part;
+    uint64_t revision = 0;  // of its key; 0: there is none
+  };
+  Result<OwnPart> ReadOwn(InodeId directory, const meta::Commit& commit);
+  // Whether something of this host's was written below the directory since its last commit.
+  bool WasWrittenBelow(const Context& context, InodeId directory);
+  // Notes in the parts that the copies are there, once they are.
+  void AwaitCopies();
+  // Writes this host's part while the record is the one of `commit`; kConflict: it is another one. `change` is called
+  // again when another thread has changed the part meanwhile.
+  Status ChangePart(InodeId directory, const meta::Commit& commit,
+                    const std::function<void(meta::CommitPart&)>& change);
+  void WriteRefusal(const CommitFailure& failure);
+  void OnChanged(const std::vector<kv::KvEvent>& events);
+  void OnMissed();
+  void LookForRuns();
+
+  const Parts at_;
+  const Self self_;
+  std::atomic<bool> is_read_only_{false};
+  std::stop_source stop_;
+  const Context until_stop_;
+  mutable Mutex mutex_;
+  std::map<InodeId, Wanted> wanted_ GUARDED_BY(mutex_);  // of those in the queue, one task each
+  size_t refusals_posted_ GUARDED_BY(mutex_) = 0;        // the same
+  std::vector<Uncopied> uncopied_ GUARDED_BY(mutex_);    // the queue has a task for them while there are any
+  std::deque<CommitFailure> recent_ GUARDED_BY(mutex_);  // the latest first
+  bool refreshes_runs_ GUARDED_BY(mutex_) = false;       // the queue has a task for that
+  Clock::time_point runs_refreshed_at_ GUARDED_BY(mutex_);
+  Runs runs_;
+  std::unique_ptr<TaskQueue> queue_;
+  std::unique_ptr<kv::KvWatch> watch_;
+};
+
+// Regular files below the directory, by their names, and the sum of their sizes as published. Waits for the store.
+Result<meta::CommitPart::Totals> CountBelow(const Context& context, meta::Namespace& names, kv::KvStore& kv,
+                                            InodeId directory);
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,224 @@
+// What a directory's rename leaves of the save that it ended, on a host alone and among several.
+#include "fs/commits.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cluster_fixture.h"
+#include "fixture.h"
+
+namespace cairnfs::fs {
+namespace {
+
+using nlohmann::json;
+
+template <typename Of>
+Result<json> CommitOf(Of& at, InodeId directory) {
+  auto text = Of::template Await<std::string>(
+      [&](Done<std::string> done) { at.fs->attributes().GetXattr(directory, "user.cairnfs.commit", std::move(done)); });
+  if (!text.ok()) return text.error();
+  return json::parse(*text);
+}
+
+// Once what takes longer than the rename is there.
+template <typename Of>
+json WholeCommitOf(Of& at, InodeId directory) {
+  for (;;) {
+    const auto commit = CommitOf(at, directory);
+    EXPECT_TRUE(commit.ok());
+    if (!commit.ok()) return {};
+    const bool was_written = !(*commit)["save_seconds"].is_null();
+    const bool is_copied = !was_written || !(*commit)["copied_seconds"].is_null();
+    if (!(*commit)["files"].is_null() && is_copied) return *commit;
+    Clock::SleepFor(std::chrono::milliseconds(1));
+  }
+}
+
+InodeId MakeDirectoryAt(World& world, std::string_view name) {
+  auto made = world.fs->names().MakeNode({}, kRootInode, name, WithMode(S_IFDIR | 0755));
+  EXPECT_TRUE(made.ok());
+  return made->inode;
+}
+
+FileSystem::Created CreateBelow(World& world, InodeId directory, std::string_view name) {
+  auto made =
+      world.fs->open_files().Create({}, directory, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
+  EXPECT_TRUE(made.ok());
+  return *made;
+}
+
+Status Move(World& world, std::string from, std::string to) {
+  meta::RenameParams params{kRootInode, std::move(from), kRootInode, std::move(to)};
+  Caller caller;
+  caller.uid = 5;
+  return World::Await<void>([&](Done<void> done) { world.fs->names().Rename(params, caller, std::move(done)); });
+}
+
+TEST(Commits, TellWhatASaveWasAndCost) {
+  World world;
+  const InodeId directory = MakeDirectoryAt(world, "tmp");
+  EXPECT_EQ(CommitOf(world, directory).error().code, ErrorCode::kNoData);
+  const std::string bytes = RandomText(1, 3 * kMiB);
+  for (const char* name : {"a", "b"}) {  // the second one's chunks are known
+    const auto file = CreateBelow(world, directory, name);
+    ASSERT_TRUE(world.Write(file, 0, bytes).ok());
+    world.CloseFile(file);
+  }
+  ASSERT_TRUE(Move(world, "tmp", "step-1").ok());
+  json commit = WholeCommitOf(world, directory);
+  EXPECT_EQ(commit["files"], 2);
+  EXPECT_EQ(commit["bytes"], 2 * bytes.size());
+  EXPECT_EQ(commit["written_bytes"], 2 * bytes.size());
+  EXPECT_EQ(commit["new_bytes"], bytes.size());
+  EXPECT_EQ(commit["uid"], 5);
+  for (const char* key : {"save_seconds", "durable_seconds", "copied_seconds", "write_seconds", "wait_seconds"}) {
+    EXPECT_TRUE(commit[key].is_number()) << key;
+  }
+  EXPECT_LE(commit["save_seconds"], commit["durable_seconds"]);
+
+  // A move carries it along, over a restart too.
+  ASSERT_TRUE(Move(world, "step-1", "kept").ok());
+  EXPECT_EQ(WholeCommitOf(world, directory), commit);
+  world.Reopen();
+  EXPECT_EQ(WholeCommitOf(world, directory), commit);
+
+  // What was written since begins a new one.
+  auto found = world.fs->names().Lookup({}, directory, "a");
+  ASSERT_TRUE(found.ok());
+  FileSystem::Created again{.attr = *found, .handle = 0};
+  auto handle = World::Await<HandleId>([&](Done<HandleId> done) {
+    world.fs->open_files().Open(found->inode, {.read = true, .write = true}, std::move(done));
+  });
+  ASSERT_TRUE(handle.ok());
+  again.handle = *handle;
+  ASSERT_TRUE(world.Write(again, 0, "anew").ok());
+  world.CloseFile(again);
+  Clock::SleepFor(std::chrono::milliseconds(1));  // two commits are told apart by their times
+  ASSERT_TRUE(Move(world, "kept", "step-2").ok());
+  EXPECT_EQ(WholeCommitOf(world, directory)["written_bytes"], 4);
+}
+
+TEST(Commits, WhatIsAddedToTheRecordIsNotWaitedFor) {
+  World world;
+  const InodeId directory = MakeDirectoryAt(world, "tmp");
+  ASSERT_TRUE(Move(world, "tmp", "step-1").ok());
+  EXPECT_TRUE(WholeCommitOf(world, directory)["files"].is_number());
+  EXPECT_EQ(*World::Await<std::string>([&](Done<std::string> done) {
+    world.fs->attributes().GetXattr(directory, "user.cairnfs.durability", std::move(done));
+  }),
+            "local");
+}
+
+TEST(Commits, AnEmptyDirectoryHasOneToo) {
+  World world;
+  const InodeId directory = MakeDirectoryAt(world, "tmp");
+  ASSERT_TRUE(Move(world, "tmp", "step-1").ok());
+  const json commit = WholeCommitOf(world, directory);
+  EXPECT_EQ(commit["files"], 0);
+  EXPECT_TRUE(commit["save_seconds"].is_null());
+}
+
+TEST(Commits, FilesBelowDirectoriesCount) {
+  World world;
+  const InodeId directory = MakeDirectoryAt(world, "tmp");
+  auto below = world.fs->names().MakeNode({}, directory, "deep", WithMode(S_IFDIR | 0755));
+  ASSERT_TRUE(below.ok());
+  const auto file = CreateBelow(world, below->inode, "file");
+  ASSERT_TRUE(world.Write(file, 0, "0123456789").ok());
+  world.CloseFile(file);
+  const auto beside = world.Create("beside");  // in another directory
+  ASSERT_TRUE(world.Write(beside, 0, "not below").ok());
+  ASSERT_TRUE(Move(world, "tmp", "step-1").ok());
+  const json commit = WholeCommitOf(world, directory);
+  EXPECT_EQ(commit["files"], 1);
+  EXPECT_EQ(commit["bytes"], 10);
+  EXPECT_EQ(commit["written_bytes"], 10);
+  world.CloseFile(beside);
+}
+
+TEST(Commits, RefusedOnesAreKeptOverARestart) {
+  World world;
+  const InodeId directory = MakeDirectoryAt(world, "tmp");
+  CommitFailure refused;
+  refused.at = {100, 5};
+  refused.source = directory;
+  refused.directory = "tmp";
+  refused.causes = {"'tmp/file': lost", "'tmp/other': lost too"};
+  Saves saves;
+  {
+    Commits commits({*world.names, *world.kv, saves}, {});
+    commits.NoteRefused(refused);
+    while (commits.Refused({}).empty()) Clock::SleepFor(std::chrono::milliseconds(1));
+    EXPECT_EQ(commits.LastRefused(directory)->directory, "tmp");
+  }
+  world.Reopen();
+  Commits commits({*world.names, *world.kv, saves}, {});
+  const auto kept = commits.Refused({});
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0].at, refused.at);
+  EXPECT_EQ(kept[0].directory, "tmp");
+  EXPECT_EQ(kept[0].causes, refused.causes);
+}
+
+TEST(Commits, TheLastThousandRefusalsAreKept) {
+  World world;
+  Saves saves;
+  Commits commits({*world.names, *world.kv, saves}, {});
+  kv::Transaction transaction;
+  for (uint32_t i = 0; i < Commits::kRefusalsMax; ++i) {
+    transaction.Put(meta::RefusalKey({1, i}, std::string(meta::kNodeIdBytes, '\0')),
+                    meta::RefusalRecord{.host = "", .directory = std::to_string(i), .causes = ""}.Encode());
+  }
+  ASSERT_TRUE(world.kv->Commit({}, transaction).ok());
+  CommitFailure refused;
+  refused.at = {2, 0};
+  refused.directory = "newest";
+  commits.NoteRefused(refused);
+  for (;;) {
+    const auto kept = commits.Refused({});
+    ASSERT_EQ(kept.front().directory, "newest");
+    if (kept.back().directory == "1") {
+      EXPECT_EQ(kept.size(), Commits::kRefusalsMax);
+      break;
+    }
+    Clock::SleepFor(std::chrono::milliseconds(1));
+  }
+}
+
+class ClusterCommitsTest : public ClusterTest {};
+
+TEST_F(ClusterCommitsTest, EachHostAddsWhatItWrote) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("tmp");
+  ASSERT_TRUE(host(1).fs->names().Lookup({}, kRootInode, "tmp").ok());
+  host(0).Put("shard-0", TextOf(1, 1000), directory);
+  host(1).Put("shard-1", TextOf(2, 2000), directory);
+  ASSERT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+  for (;;) {
+    const json commit = WholeCommitOf(host(1), directory);
+    ASSERT_EQ(commit["host"], "host1");
+    ASSERT_EQ(commit["files"], 2);
+    ASSERT_EQ(commit["bytes"], 3000);
+    if (commit["written_bytes"] == 3000 && !commit["copied_seconds"].is_null()) break;
+    Clock::SleepFor(std::chrono::milliseconds(1));
+  }
+}
+
+TEST_F(ClusterCommitsTest, ARefusalIsToldOnEveryHost) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("tmp");
+  host(1).chunks->syncs_fail = true;
+  host(1).PutInVain("shard", TextOf(3, 1000), directory);
+  ASSERT_FALSE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
+  for (size_t each : {size_t{0}, size_t{1}}) {
+    std::vector<CommitFailure> refused;
+    while ((refused = host(each).fs->maintenance().GetRefusedCommits({})).empty()) {
+      Clock::SleepFor(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(refused[0].host, "host1");
+    EXPECT_EQ(refused[0].directory, "tmp");
+  }
+  host(1).chunks->syncs_fail = false;
+}
+
+}  // namespace
+}  // namespace cairnfs::fs

@@ -1,0 +1,252 @@
+#include "checkpoints.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <set>
+
+#include "base/coding.h"
+#include "cairnfs/cairnfs.h"
+
+namespace cairnfs::tools {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr size_t kReadBytes = 1 << 20;
+constexpr size_t kCommitBytesMax = 64 * 1024;
+// The end record of a zip file: 22 bytes and a comment (APPNOTE.TXT 4.3.16).
+constexpr size_t kZipEndBytes = 22, kZipCommentBytesMax = 65535;
+constexpr std::string_view kZipEndMagic("PK\5\6", 4);
+constexpr std::string_view kZipMagic("PK\3\4", 4);
+// https://huggingface.co/docs/safetensors: u64 length of the header, the header in JSON, the bytes of the tensors.
+constexpr size_t kSafetensorsLengthBytes = 8;
+constexpr uint64_t kSafetensorsHeaderMax = 100'000'000;
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  const int number_;
+};
+
+Result<std::string> ReadAt(int file, uint64_t offset, size_t size) {
+  std::string bytes(size, '\0');
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t got = pread(file, bytes.data() + done, size - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoError(errno, "it cannot be read");
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+std::optional<std::string> WhyNoZip(int file, uint64_t size) {
+  const size_t tail_bytes = std::min<uint64_t>(size, kZipEndBytes + kZipCommentBytesMax);
+  const auto tail = ReadAt(file, size - tail_bytes, tail_bytes);
+  if (!tail.ok()) return tail.error().message;
+  if (tail->rfind(kZipEndMagic) != std::string::npos) return std::nullopt;
+  return "it begins as a zip file, and its directory at the end is missing: it is cut short";
+}
+
+std::optional<std::string> WhyNoSafetensors(int file, uint64_t size) {
+  const auto length = ReadAt(file, 0, kSafetensorsLengthBytes);
+  if (!length.ok()) return length.error().message;
+  if (length->size() < kSafetensorsLengthBytes) return "it is shorter than the length of a safetensors header";
+  const uint64_t header_bytes = Decoder(*length).U64();
+  if (header_bytes > kSafetensorsHeaderMax) return "its safetensors header would have more than 100 MB";
+  if (header_bytes > size - kSafetensorsLengthBytes)
+    return "it is shorter than its safetensors header: it is cut short";
+  const auto header = ReadAt(file, kSafetensorsLengthBytes, header_bytes);
+  if (!header.ok()) return header.error().message;
+  const auto json = nlohmann::json::parse(*header, nullptr, false);
+  if (!json.is_object()) return "its safetensors header is no JSON";
+  uint64_t end = 0;
+  for (const auto& [name, tensor] : json.items()) {
+    if (name == "__metadata__") continue;
+    const auto offsets = tensor.is_object() ? tensor.find("data_offsets") : tensor.end();
+    const bool is_pair = tensor.is_object() && offsets != tensor.end() && offsets->is_array() && offsets->size() == 2 &&
+                         (*offsets)[1].is_number_unsigned();
+    if (!is_pair) return fmt::format("its safetensors header does not say where tensor '{}' lies", name);
+    end = std::max(end, (*offsets)[1].get<uint64_t>());
+  }
+  const uint64_t held = size - kSafetensorsLengthBytes - header_bytes;
+  if (held >= end) return std::nullopt;
+  return fmt::format("its tensors have {} bytes, and {} are there: it is cut short", end, held);
+}
+
+std::optional<std::string> WhyUnreadable(int file) {
+  std::string buffer(kReadBytes, '\0');
+  for (;;) {
+    const ssize_t got = read(file, buffer.data(), buffer.size());
+    if (got == 0) return std::nullopt;
+    if (got < 0 && errno != EINTR) return ErrnoError(errno, "it cannot be read").message;
+  }
+}
+
+std::optional<std::string> WhyFileNotWhole(const std::string& path, Depth depth) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.number() < 0) return ErrnoError(errno, "it cannot be opened").message;
+  struct stat info = {};
+  if (fstat(file.number(), &info) != 0) return ErrnoError(errno, "it cannot be looked at").message;
+  const auto size = static_cast<uint64_t>(info.st_size);
+  std::optional<std::string> why;
+  if (path.ends_with(".safetensors")) {
+    why = WhyNoSafetensors(file.number(), size);
+  } else if (const auto begin = ReadAt(file.number(), 0, kZipMagic.size()); !begin.ok()) {
+    why = begin.error().message;
+  } else if (*begin == kZipMagic) {
+    why = WhyNoZip(file.number(), size);
+  }
+  if (!why && depth == Depth::kAllBytes) why = WhyUnreadable(file.number());
+  return why;
+}
+
+// What is missing beside the files of one directory.
+std::optional<std::string> WhyIncomplete(const std::set<std::string>& names) {
+  bool has_shard = false;
+  for (const std::string& name : names) {
+    has_shard = has_shard || name.ends_with(".distcp");
+    const size_t data = name.find(".data-");
+    if (data == std::string::npos || name.find("-of-", data) == std::string::npos) continue;
+    const std::string index = name.substr(0, data) + ".index";
+    if (!names.contains(index)) return fmt::format("{} is missing, which TensorFlow writes last", index);
+  }
+  if (has_shard && !names.contains(".metadata")) return ".metadata is missing, which torch.distributed writes last";
+  return std::nullopt;
+}
+
+double SecondsOf(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+// Whether those keys are there that are used without a look, and of their types.
+static bool IsSound(const nlohmann::ordered_json& commit) {
+  constexpr double kSecondsMax = 1e11;  // the year 5138
+  if (!commit.is_object()) return false;
+  const auto has = [&](const char* key, auto is_right) {
+    const auto found = commit.find(key);
+    return found != commit.end() && is_right(*found);
+  };
+  const auto is_text = [](const auto& value) { return value.is_string(); };
+  const auto is_count = [](const auto& value) { return value.is_number_unsigned(); };
+  const auto is_time = [](const auto& value) {
+    return value.is_number() && value.template get<double>() >= 0 && value.template get<double>() < kSecondsMax;
+  };
+  return has("committed_at", is_time) && has("revision", is_count) && has("uid", is_count) && has("host", is_text) &&
+         has("command", is_text);
+}
+
+uint64_t Checkpoint::revision() const { return commit ? commit->value("revision", uint64_t{0}) : 0; }
+
+Result<std::optional<nlohmann::ordered_json>> ReadCommit(const std::string& path) {
+  std::string text(kCommitBytesMax, '\0');
+  const ssize_t size = lgetxattr(path.c_str(), CAIRNFS_XATTR_COMMIT, text.data(), text.size());
+  const bool has_none = size < 0 && (errno == ENODATA || errno == ENOTSUP || errno == ENOENT);
+  if (has_none) return std::optional<nlohmann::ordered_json>();
+  if (size < 0) return ErrnoError(errno, "cannot read the commit of " + path);
+  text.resize(static_cast<size_t>(size));
+  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  // Elsewhere anybody may have set it to anything.
+  if (!IsSound(json)) return std::optional<nlohmann::ordered_json>();
+  return std::optional(std::move(json));
+}
+
+static Result<KnownCommit> ReadKnown(const std::string& path, const struct stat& info) {
+  KnownCommit known{.inode = info.st_ino, .ctime = SecondsOf(info.st_ctim)};
+  CAIRNFS_ASSIGN_OR_RETURN(known.commit, ReadCommit(path));
+  known.is_left = lgetxattr(path.c_str(), CAIRNFS_XATTR_REMOVING, nullptr, 0) >= 0;
+  const bool has_none = known.is_left || errno == ENODATA || errno == ENOTSUP || errno == ENOENT;
+  return has_none ? Result<KnownCommit>(std::move(known)) : ErrnoError(errno, "cannot look at " + path);
+}
+
+Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepPattern& pattern, KnownCommits* known) {
+  KnownCommits seen;
+  std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(directory.c_str()), &closedir);
+  if (stream == nullptr) return ErrnoError(errno, "cannot list " + directory);
+  CheckpointList list;
+  const auto next = [&] {
+    errno = 0;  // or that of a call before would be taken for the listing's
+    return readdir(stream.get());
+  };
+  while (const dirent* entry = next()) {
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    const std::string path = (stdfs::path(directory) / name).string();
+    const auto step = pattern.StepOf(name);
+    if (step.ok() && !*step) continue;
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) != 0) continue;  // it went away meanwhile
+    if (S_ISLNK(info.st_mode)) list.skipped.push_back(path + " is a symbolic link, and no directory");
+    if (!S_ISDIR(info.st_mode)) continue;
+    if (!step.ok()) {
+      list.skipped.push_back(fmt::format("{}: {}", path, step.error().message));
+      continue;
+    }
+    const auto before = known == nullptr ? KnownCommits::iterator() : known->find(path);
+    const bool is_known = known != nullptr && before != known->end() && before->second.inode == info.st_ino &&
+                          before->second.ctime == SecondsOf(info.st_ctim);
+    auto read = is_known ? Result<KnownCommit>(before->second) : ReadKnown(path, info);
+    const bool is_refused = !read.ok() && read.error().code == ErrorCode::kPermission;
+    if (is_refused) list.skipped.push_back(path + " may not be read by this user");
+    if (is_refused) continue;
+    if (!read.ok()) return read.error();
+    if (known != nullptr) seen[path] = *read;
+    if (read->is_left) continue;
+    auto commit = std::move(read->commit);
+    const double time = commit ? commit->value("committed_at", 0.0) : SecondsOf(info.st_mtim);
+    list.checkpoints.push_back({path, name, *step, std::move(commit), time});
+  }
+  if (errno != 0) return ErrnoError(errno, "cannot list " + directory);
+  if (known != nullptr) *known = std::move(seen);
+  std::sort(list.checkpoints.begin(), list.checkpoints.end(),
+            [](const Checkpoint& left, const Checkpoint& right) { return left.name < right.name; });
+  return list;
+}
+
+std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth) {
+  char durability[16] = {};
+  const ssize_t size = lgetxattr(path.c_str(), CAIRNFS_XATTR_DURABILITY, durability, sizeof durability - 1);
+  const std::string_view is(durability, size > 0 ? static_cast<size_t>(size) : 0);
+  if (is == CAIRNFS_DURABILITY_LOST) return "bytes of it are lost";
+  std::error_code failed;
+  std::vector<stdfs::path> directories{path};
+  while (!directories.empty()) {
+    const stdfs::path directory = std::move(directories.back());
+    directories.pop_back();
+    std::set<std::string> names;
+    stdfs::directory_iterator entries(directory, failed);
+    for (; !failed && entries != stdfs::directory_iterator(); entries.increment(failed)) {
+      names.insert(entries->path().filename().string());
+      const auto type = entries->symlink_status(failed).type();
+      if (type == stdfs::file_type::directory) directories.push_back(entries->path());
+      if (failed || type != stdfs::file_type::regular) continue;
+      if (auto why = WhyFileNotWhole(entries->path().string(), depth)) {
+        return fmt::format("{}: {}", entries->path().lexically_relative(path).string(), *why);
+      }
+    }
+    if (failed) return fmt::format("{} cannot be listed: {}", directory.string(), failed.message());
+    if (auto why = WhyIncomplete(names)) return why;
+  }
+  return std::nullopt;
+}
+
+}  // namespace cairnfs::tools
