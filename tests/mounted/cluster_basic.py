@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Three hosts with one filesystem: what one does the others see at once, a checkpoint that all write and one renames.
+"""Three hosts with one filesystem: what one does the others see at once.
 Options: tests/support/cluster_world.py.
 """
 
@@ -8,7 +8,6 @@ import ctypes
 import errno
 import mmap
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -18,8 +17,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import program, run
 from cluster import wait_until
-from cluster_world import (MIB, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks, error_of, main, read,
-                           save_checkpoint, write)
+from cluster_world import MIB, error_of, main, read, write
 from file_handles import handle_of, open_handle
 
 PROMPT_SECONDS = 10  # once nothing has to be waited for
@@ -128,6 +126,33 @@ def stores_are_seen_after_munmap(world):
         os.rename(host.path(folder), host.path(folder + "-committed"))
         for other in others:
             assert read(other.path(folder + "-committed", "f")) == content, other.name
+
+
+def mappings_are_as_of_the_last_open(world):
+    """Pages that a mapping has read, and stored into, show what another host has closed as soon as anybody opens the file
+    there: a mapping that is made then, and those that were there before."""
+    size = 2 * MIB + 5000
+    for host, others in world.pairs():
+        name = f"mapping-{host.name}"
+        expected = bytearray(world.content(size))
+        write(host.path(name), expected)
+        for other in others:
+            with open(other.path(name), "r+b") as file, mmap.mmap(file.fileno(), size) as shared, \
+                    mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as private:
+                assert shared[:] == expected and private[:] == expected, other.name
+                for begin, own in ((0, 20_000), (4090, 40_000), (MIB + 1, 60_000), (size - 10, 80_000)):
+                    shared[own:own + 4] = expected[own:own + 4] = b"here"  # is not lost with the pages
+                    new = world.content(10)
+                    with open(host.path(name), "r+b") as file_there:
+                        file_there.seek(begin)
+                        file_there.write(new)
+                    expected[begin:begin + 10] = new
+                    with open(other.path(name), "rb") as file_again, \
+                            mmap.mmap(file_again.fileno(), size, prot=mmap.PROT_READ) as again:
+                        assert again[:] == expected, (other.name, begin)
+                        assert shared[:] == expected, (other.name, begin)
+                        assert private[:] == expected, (other.name, begin)
+            assert read(host.path(name)) == expected, other.name
 
 
 def attributes_are_seen_at_once(world):
@@ -282,84 +307,6 @@ def disjoint_ranges_of_one_file_stay(world):
         assert read(host.path("shared")) == b"".join(parts), host.name
 
 
-def a_commit_by_all_ranks(world):
-    """cairnfs commit on every host: all return when the last has come, and the directory has its final name."""
-    files = save_checkpoint(world, "gated")
-    done = commit_by_ranks(world.hosts, "gated", len(world.hosts))
-    assert all(result.returncode == 0 for result in done), [result.stdout for result in done]
-    for host in world.hosts:
-        check_checkpoint(host, "gated", files)
-    world.checkpoints["gated"] = files
-    # One does not come: the others say which.
-    os.mkdir(world.hosts[0].path("late.tmp"))
-    for result in commit_by_ranks(world.hosts[:-1], "late", len(world.hosts), "10s"):
-        assert result.returncode == 1, result
-        assert "rank 2 did not come within 10 s" in result.stdout, result.stdout
-    assert error_of(os.stat, world.hosts[0].path("late")) == errno.ENOENT
-    os.rmdir(world.hosts[1].path("late.tmp"))
-
-
-def a_commit_by_ranks_of_another_user(world):
-    """Ranks need not run as the daemon's user: they may commit what they may rename, and nothing else."""
-    nobody = 65534
-    ranks = range(len(world.hosts))
-
-    def commit(rank, folder, timeout="60s"):
-        host = world.hosts[rank]
-        command = ["setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups", program("cairnfs"), "commit",
-                   "--ranks", str(len(world.hosts)), "--timeout", timeout, host.path(folder + ".tmp"),
-                   host.path(folder)]
-        return subprocess.run(host.inside(*command), check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=120, env={**os.environ, "RANK": str(rank)})
-
-    home = world.hosts[0].path("home")
-    os.mkdir(home)
-    os.chown(home, nobody, nobody)
-    os.mkdir(os.path.join(home, "step.tmp"))
-    os.chown(os.path.join(home, "step.tmp"), nobody, nobody)
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        done = list(threads.map(lambda rank: commit(rank, "home/step"), ranks))
-    assert all(result.returncode == 0 for result in done), [result.stdout for result in done]
-    assert os.path.isdir(world.hosts[1].path("home", "step"))
-    os.mkdir(world.hosts[0].path("roots.tmp"))
-    refused = commit(0, "roots", "30s")
-    assert refused.returncode == 6 and "Permission denied" in refused.stdout, refused
-    status = world.hosts[0].inside("setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups",
-                                   program("cairnfs"), "status", "--data", world.hosts[0].data)
-    assert subprocess.run(status, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0
-    os.rmdir(world.hosts[1].path("roots.tmp"))
-    os.rmdir(world.hosts[1].path("home", "step"))
-    os.rmdir(world.hosts[2].path("home"))
-
-
-def waits_of_another_user(world):
-    """`cairnfs wait` counts for every host's files, for any user; which files are lost is for root alone."""
-    first, victim = world.hosts[0], world.hosts[-1]
-    os.mkdir(first.path("waited"))
-
-    def wait(*as_user):
-        done = subprocess.run(first.inside(*as_user, program("cairnfs"), "wait", first.path("waited")), check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180)
-        return done.returncode, done.stdout
-
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    write(victim.path("waited", "kept"), b"kept")
-    assert os.getxattr(first.path("waited", "kept"), "user.cairnfs.durability") == b"replicated"
-    answer = wait(*nobody)
-    assert answer == (0, ""), answer
-    with open(victim.path("waited", "secret"), "wb", buffering=0) as left_open:
-        left_open.write(os.urandom(MIB))
-        victim.kill()
-        assert error_of(left_open.close) == errno.ENOTCONN
-    world.cluster.wait_for_states({victim.name: "down"}, at=[first])
-    code, told = wait()
-    assert code == 1 and "waited/secret" in told and victim.name in told, (code, told)
-    code, told = wait(*nobody)
-    assert code == 1 and "root is told of which files" in told and "secret" not in told, (code, told)
-    victim.mount()
-    shutil.rmtree(victim.path("waited"))
-
-
 def one_host_is_remounted_read_only(world):
     """By its configuration, as fstab names it: it writes nothing, the others do, and what they write it reads."""
     host, other = world.hosts[-1], world.hosts[0]
@@ -379,10 +326,9 @@ def one_host_is_remounted_read_only(world):
 
 
 CASES = (names_are_seen_at_once, bytes_are_seen_after_close_and_fsync, values_in_another_order_are_shared,
-         stores_are_seen_after_munmap, attributes_are_seen_at_once, handles_hold_on_all_hosts,
-         what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there, a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay,
-         a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user,
-         one_host_is_remounted_read_only)
+         stores_are_seen_after_munmap, mappings_are_as_of_the_last_open, attributes_are_seen_at_once,
+         handles_hold_on_all_hosts, what_is_read_much_stays_true, a_file_that_is_replaced_is_always_there,
+         a_paused_host_holds_nobody_up, disjoint_ranges_of_one_file_stay, one_host_is_remounted_read_only)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Daemons that are told to end while the metadata of their cluster does not answer: before they are mounted and after;
-and reads while the daemon that has the bytes is started anew. On a node's store and on etcd. Run as root.
+and reads while the daemon that has the bytes is started anew. On a node's store or on etcd. Run as root.
 
-Options: names of cases run these alone.
+Options: --seed N, which chooses the store; --all: both; node, etcd: that one; names of cases run these alone.
 """
 
 import contextlib
 import errno
+import json
 import os
 import signal
 import socket
@@ -16,12 +17,15 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Scratch, program, run_cases
+from cairnfs_mount import Scratch, program, run_cases, seed_from_arguments
 from cluster import Cluster, on, wait_until
+from cluster_world import stores_of
+from daemons import lock_text
+from refusals import expect_errno
 
-STORES = ("node", "etcd")
 SILENCE_SECONDS = 10  # of the metadata, after which a daemon that stops gives up
 MIB = 1 << 20
+LOST = 9  # exit code: not everything became durable
 
 
 class Foreground:
@@ -74,11 +78,6 @@ def assert_nothing_is_left(host):
     # The lock is free: whoever checks the directory takes it.
     done = subprocess.run(["flock", "--nonblock", os.path.join(host.data, "LOCK"), "true"], check=False)
     assert done.returncode == 0, "the lock of the data directory is held"
-
-
-def lock_text(host):
-    with open(os.path.join(host.data, "LOCK"), encoding="utf-8") as lock:
-        return lock.read()
 
 
 def a_daemon_that_starts_ends_at_once(store):
@@ -184,6 +183,51 @@ def an_idle_host_stops_without_metadata(store):
         assert "everything is durable" in daemon.log(), daemon.log()
         assert_nothing_is_left(host)
         return f"{time.monotonic() - begin:.1f} s"
+
+
+def a_stop_within_a_deadline_names_what_lacks_copies(store):
+    """And does not wait until there are nodes for them. Other hosts know that the file is not what was closed."""
+    options = {"out_after": "10min"}
+    with Scratch() as scratch, Cluster(scratch, hosts=3, metadata=store, copies=3, options=options) as cluster:
+        cluster.start()
+        witness, host, away = cluster.hosts
+        os.mkdir(host.path("step.tmp"))
+        with open(host.path("step.tmp", "safe"), "wb") as file:
+            file.write(b"safe")
+        with open(host.path("open"), "wb", buffering=0) as file:
+            file.write(b"written while its host stops")
+            done = host.cairnfs("umount", host.mount_point, "--deadline", "10min", "--json")
+            assert json.loads(done)["durable"], done
+            with contextlib.suppress(OSError):
+                file.close()
+        with open(witness.path("open"), "rb") as file:
+            assert file.read() == b"written while its host stops"
+        host.mount()
+        away.kill()
+        cluster.wait_for_states({away.name: "down"}, at=[witness, host])
+        write = "import os, sys; f = open(sys.argv[1], 'wb', 0); f.write(b'w' * (1 << 20)); f.close()"
+        closing = subprocess.Popen([sys.executable, "-c", write, host.path("step.tmp", "part")],
+                                   stderr=subprocess.DEVNULL)
+        wait_until(lambda: os.path.exists(host.path("step.tmp", "part")) and
+                   os.path.getsize(host.path("step.tmp", "part")) == MIB, 60, "the file is written")
+        assert not ends(closing, 2), "its close did not wait for copies"
+        begin = time.monotonic()
+        umount = host.inside(program("cairnfs"), "umount", host.mount_point, "--deadline", "20s", "--json")
+        done = subprocess.run(umount, stdout=subprocess.PIPE, check=False, timeout=120)
+        took = time.monotonic() - begin
+        host.pid = None
+        told = json.loads(done.stdout)
+        assert done.returncode == LOST and not told["durable"], told
+        assert told["unsaved"]["files"] == [{"path": "step.tmp/part", "bytes": MIB}], told
+        assert ends(closing, 60), "the close goes on waiting"
+        assert lock_text(host).startswith("failed: the time of the stop was up"), lock_text(host)
+        away.mount()
+        cluster.wait_for_states({host.name: "down"}, at=[witness])
+        expect_errno(errno.EIO, os.rename, witness.path("step.tmp"), witness.path("step"))
+        assert "step.tmp/part" in witness.status()["failures"][0], witness.status()["failures"]
+        with open(witness.path("step.tmp", "safe"), "rb") as file:
+            assert file.read() == b"safe"
+        return f"{took:.1f} s"
 
 
 class Reading(threading.Thread):
@@ -353,9 +397,10 @@ def who_waits_for_metadata_ends_when_killed(store):
 
 
 def main():
-    return run_cases([on(store, case) for store in STORES for case in (
+    return run_cases([on(store, case) for store in stores_of(seed_from_arguments()) for case in (
         a_daemon_that_starts_ends_at_once, an_idle_host_stops_without_metadata, a_stop_without_metadata_is_brief,
-        a_read_outlasts_a_restart, who_waits_for_copies_ends_when_killed,
+        a_stop_within_a_deadline_names_what_lacks_copies, a_read_outlasts_a_restart,
+        who_waits_for_copies_ends_when_killed,
         who_waits_for_metadata_ends_when_killed)])
 
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""What the daemon tells of its state, in its lock, its status and its metrics, and how it ends while others still have
-the mount. Run as root."""
+"""What the daemon tells of its state, in its lock, its status and its metrics. Run as root."""
 
 import contextlib
 import datetime
@@ -17,13 +16,9 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import SMALL, Mount, Scratch, Skip, free_port, mounts_below, program, run, run_cases
+from cairnfs_mount import SMALL, Mount, Scratch, Skip, await_end, free_port, mounts_below, program, run, run_cases
+from daemons import lock_text
 from refusals import CORRUPT, NO_DAEMON, NOBODY, USAGE, call, expect, expect_errno
-
-
-def lock_text(mount):
-    with open(mount.data + "/LOCK", encoding="ascii") as file:
-        return file.read()
 
 
 @contextlib.contextmanager
@@ -74,7 +69,7 @@ def die(mount):
     """The daemon ends without a word, and its mount stays. What LOCK tells then."""
     pid, mount.pid = mount.pid, None
     os.kill(pid, signal.SIGKILL)
-    wait_for_end(pid, 30)
+    assert await_end(pid, 30), "the daemon did not end"
     left = f"{pid} running"
     assert lock_text(mount) == left + "\n", lock_text(mount)
     return left
@@ -390,79 +385,6 @@ def one_damaged_chunk_is_no_failure():
         mount.umount()
 
 
-@contextlib.contextmanager
-def namespace_with(mount):
-    """A process in a mount namespace of its own, which has a copy of the mount and a file open in it."""
-    script = "exec 3>held && echo written there >&3 && echo ready && exec sleep 300"
-    process = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sh", "-c", script], cwd=mount.path,
-                               stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_for_end(pid, seconds):
-    for _ in range(seconds * 20):
-        if not os.path.exists(f"/proc/{pid}"):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"the daemon did not end within {seconds} s")
-
-
-def umount_says_whose_namespace_still_has_the_mount():
-    with Scratch() as scratch:
-        mount = Mount(scratch)
-        for end in ("the holder ends", "SIGTERM"):
-            with namespace_with(mount) as holder:
-                # The holder's descriptor is of its own copy: here the mount is not busy.
-                begin = time.monotonic()
-                umount = subprocess.Popen(mount.umount_command(), stderr=subprocess.PIPE, text=True)
-                told = umount.stderr.readline() + umount.stderr.readline()
-                waited = time.monotonic() - begin
-                assert mount.path + " is unmounted" in told and f"at {mount.path} in the mount namespace" in told, told
-                assert f"process {holder.pid} (sleep)" in told and 1.5 < waited < 60, (told, waited)
-                assert f"nsenter -t {holder.pid} -m umount {mount.path}" in umount.stderr.readline()
-                time.sleep(3)
-                assert umount.poll() is None and not os.path.ismount(mount.path)
-                if end == "SIGTERM":
-                    os.kill(mount.pid, signal.SIGTERM)
-                else:
-                    holder.kill()
-                rest = umount.communicate(timeout=30)[1]
-                assert umount.returncode == 0 and rest == "", (umount.returncode, rest)  # told once
-            mount.mount()
-            with open(mount.path + "/held", encoding="ascii") as file:
-                assert file.read() == "written there\n"
-        mount.umount()
-
-
-def a_stop_ends_while_another_namespace_writes():
-    """What systemctl stop does. Bytes that a sync covered are there, and whoever writes on is told."""
-    with Scratch() as scratch:
-        mount = Mount(scratch)
-        with namespace_with(mount) as holder:
-            inside = ["nsenter", "-t", str(holder.pid), "-m"]
-            run(*inside, "sh", "-c", f"echo synced > {mount.path}/synced && sync {mount.path}/synced")
-            writer = subprocess.Popen([*inside, "dd", "if=/dev/urandom", f"of={mount.path}/much", "bs=1M"],
-                                      stderr=subprocess.PIPE, text=True)
-            time.sleep(1)
-            pid = mount.pid
-            os.kill(pid, signal.SIGTERM)
-            wait_for_end(pid, 300)
-            message = writer.communicate(timeout=30)[1]
-            assert writer.returncode != 0 and "not connected" in message, message
-            assert not os.path.ismount(mount.path)
-        assert lock_text(mount) == ""
-        mount.mount()
-        with open(mount.path + "/synced", encoding="ascii") as file:
-            assert file.read() == "synced\n"
-        mount.check()
-        mount.umount()
-
-
 def main():
     return run_cases([
         starts_that_fail_say_nothing_of_the_last_end, a_check_leaves_what_lock_tells_and_tells_it_too,
@@ -471,8 +393,7 @@ def main():
         what_lock_holds_is_printed_as_text, a_refused_first_start_is_no_crash, memory_is_taken_as_it_is_used,
         daemons_share_a_quarter_of_the_memory,
         one_user_leaves_the_socket_of_ranks_to_others,
-        one_damaged_chunk_is_no_failure, umount_says_whose_namespace_still_has_the_mount,
-        a_stop_ends_while_another_namespace_writes,
+        one_damaged_chunk_is_no_failure,
     ])
 
 

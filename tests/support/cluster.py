@@ -32,15 +32,16 @@ SMALL = {"pool_size": "64MiB", "reserve": "8MiB", "segment_size": "32MiB"}
 
 
 def wait_until(condition, seconds=60, what="", every=0.1):
-    """Calls condition until it is true; its value."""
+    """Calls condition until it is true; its value. A look that takes long, as one by a program, is taken more rarely."""
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not after {seconds} s: {what or condition}")
-        time.sleep(every)
+        time.sleep(max(every, 3 * (time.monotonic() - began)))
 
 
 def _die_with_parent():

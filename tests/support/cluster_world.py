@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 
-from cairnfs_mount import Scratch, program, run_cases, seed_from_arguments
+from cairnfs_mount import Scratch, program, run_cases, sample, seed_from_arguments
 from cluster import Cluster
 
 MIB = 1 << 20
@@ -124,10 +124,13 @@ def stores_of(seed):
     return named or (STORES if "--all" in sys.argv[1:] else [STORES[seed % len(STORES)]])
 
 
-def main(cases, certificates=True, one_store=False):
+def main(cases, certificates=True, one_store=False, sample_of=None):
     """The exit code. Each store has a cluster of its own, on which all the cases run, one after the other.
-    `certificates`: as of Cluster. `one_store`: only that which the seed chooses, without --all."""
+    `certificates`: as of Cluster. `one_store`: only that which the seed chooses, without --all.
+    `sample_of`: so many of the cases, in the same way."""
     seed = seed_from_arguments()
+    if sample_of:
+        cases = sample(cases, seed, sample_of)
     stores = stores_of(seed) if one_store else [store for store in STORES if store in sys.argv[1:]] or STORES
     sys.argv = [word for word in sys.argv if word not in STORES]
     worst = 0

@@ -34,6 +34,12 @@ def wait_for_mount(point):
     raise AssertionError("the mount did not come up")
 
 
+def lock_text(daemon):
+    """What the lock of a mount's or a host's data directory says of how it ended last."""
+    with open(os.path.join(daemon.data, "LOCK"), encoding="utf-8") as lock:
+        return lock.read()
+
+
 def build_library(scratch, text):
     """From its text in C; its path."""
     source, library = os.path.join(scratch.path, "library.c"), os.path.join(scratch.path, "library.so")
@@ -44,8 +50,13 @@ def build_library(scratch, text):
 
 
 def start_with_library(mount, shim, **environment):
-    """Its daemon, with a library before its own, which cairnfs mount does not pass on; mounted."""
-    process = subprocess.Popen([program("cairnfsd"), mount.path, "--data", mount.data, "-o", SMALL + ",io_uring=false"],
+    """Its daemon, with a library before its own; mounted. Of the environment the library gets CAIRNFS_... alone.
+
+    The daemon begins with no more rights than it keeps. Otherwise it would begin anew, without the library.
+    """
+    kept = ",".join(["-all", "+sys_admin", "+dac_override", "+dac_read_search", "+fowner", "+sys_ptrace"])
+    process = subprocess.Popen(["setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=" + kept,
+                                program("cairnfsd"), mount.path, "--data", mount.data, "-o", SMALL + ",io_uring=false"],
                                stderr=subprocess.DEVNULL, env=dict(os.environ, LD_PRELOAD=shim, **environment))
     wait_for_mount(mount.path)
     return process

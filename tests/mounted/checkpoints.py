@@ -1,0 +1,369 @@
+#!/usr/bin/env python3
+"""What is kept of commits, the commands that find checkpoints (cairnfs ls, latest and watch), and those that say which
+stay (retain, pin, hold). Run as root."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Mount, Scratch, program, run_cases
+from cluster import wait_until
+from runs import STEP, call, commit
+
+MIB = 1 << 20
+NONE_FOUND = 8
+
+
+def record_of(path):
+    return json.loads(os.getxattr(path, "user.cairnfs.commit"))
+
+
+def whole_record_of(path):
+    """Once nothing is added any more."""
+    def whole():
+        record = record_of(path)
+        return record if None not in (record["files"], record["copied_seconds"]) else None
+    return wait_until(whole)
+
+
+def listed(mount, *options):
+    return json.loads(call("ls", mount.path, "--json", *options).stdout)
+
+
+def commits_are_recorded():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        content = os.urandom(3 * MIB)
+        path = commit(mount, "step-1", {"a": content, "below/b": content, "below/empty": b""})
+        record = whole_record_of(path)
+        assert (record["files"], record["bytes"], record["written_bytes"]) == (3, 6 * MIB, 6 * MIB), record
+        assert record["new_bytes"] == 3 * MIB and record["uid"] == 0, record
+        with open("/proc/self/comm", encoding="utf-8") as name:
+            assert record["command"] == name.read().strip(), record
+        assert 0 <= record["save_seconds"] <= record["durable_seconds"] and record["write_seconds"] > 0, record
+        # What is known of a save does not help strangers to guess what others have stored.
+        seen = subprocess.run(["setpriv", "--reuid", "1234", "--clear-groups", "getfattr", "--only-values", "-n",
+                               "user.cairnfs.commit", path], capture_output=True, check=True).stdout
+        assert json.loads(seen)["new_bytes"] is None and json.loads(seen)["bytes"] == 6 * MIB, seen
+        # What one user may not read keeps nobody from the rest.
+        os.mkdir(mount.path + "/step-2", 0o700)
+        alone = subprocess.run(["setpriv", "--reuid", "1234", "--clear-groups", program("cairnfs"), "ls", mount.path],
+                               capture_output=True, text=True, check=True)
+        assert "step-1" in alone.stdout and "step-2 may not be read" in alone.stderr, alone
+        os.rmdir(mount.path + "/step-2")
+        # A move carries it along; a copy has none; nor has a file.
+        os.rename(path, mount.path + "/kept-1")
+        assert record_of(mount.path + "/kept-1") == record
+        subprocess.run(["cp", "-r", mount.path + "/kept-1", mount.path + "/copy-1"], check=True)
+        for without in ("/copy-1", "/copy-1/a"):
+            with contextlib.suppress(OSError):
+                raise AssertionError(record_of(mount.path + without))
+        mount.umount()
+        mount = Mount(scratch)
+        assert record_of(mount.path + "/kept-1") == record
+        entries = listed(mount, "--match", r"(?:kept|copy)-(\d+)")
+        assert [(entry["step"], entry["committed"]) for entry in entries] == [(1, False), (1, True)], entries
+        assert entries[1]["files"] == 3 and entries[1]["time"] == record["committed_at"], entries
+        shown = call("ls", mount.path).stdout
+        assert "kept-1" in shown and "not committed" in shown and "6.0 MiB" in shown, shown
+        mount.umount()
+
+
+def many_files_are_counted():
+    """And a move right after the commit is none of its own."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        path = commit(mount, "step-0", {"a": b"x" * 1000})
+        revision = record_of(path)["revision"]
+        os.rename(path, mount.path + "/kept-0")
+        record = whole_record_of(mount.path + "/kept-0")
+        assert (record["revision"], record["written_bytes"]) == (revision, 1000), record
+        path = commit(mount, "step-1", {f"{number % 7}/{number}": b"x" for number in range(1000)})
+        record = whole_record_of(path)
+        assert (record["files"], record["bytes"]) == (1000, 1000), record
+        mount.umount()
+
+
+def the_latest_whole_one_is_found():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+
+        def latest(*options, expect=0):
+            return call("latest", mount.path, "--match", STEP, *options, expect=expect)
+
+        found = latest(expect=NONE_FOUND)
+        assert found.stdout == "" and "no whole checkpoint" in found.stderr, found
+        archive = scratch.path + "/model.pt"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("data.pkl", b"x" * 10000)
+        with open(archive, "rb") as file:
+            whole = file.read()
+        commit(mount, "step-9", {"model.pt": whole})
+        commit(mount, "step-100", {"model.pt": whole})
+        assert latest().stdout == mount.path + "/step-100\n"
+        os.mkdir(mount.path + "/step-300.tmp")
+        found = call("latest", mount.path)
+        assert found.stdout == mount.path + "/step-100\n" and "step-300.tmp is not committed" in found.stderr, found
+        os.rmdir(mount.path + "/step-300.tmp")
+        assert latest("--before", "100").stdout == mount.path + "/step-9\n"
+        commit(mount, "step-200", {"model.pt": whole[:-30]})
+        commit(mount, "step-300.tmp", {"model.pt": whole})
+        os.symlink("step-100", mount.path + "/step-400")
+        os.mkdir(mount.path + "/step-99999999999999999999")
+        found = latest("--verify")
+        assert found.stdout == mount.path + "/step-100\n", found
+        for words in ("step-200: model.pt: it begins as a zip file", "step-400 is a symbolic link", "below 2^63"):
+            assert words in found.stderr, found.stderr
+        # The same step twice: the later commit, and that is told.
+        commit(mount, "step-0100", {"model.pt": whole})
+        found = latest()
+        assert found.stdout == mount.path + "/step-0100\n" and "step 100 is there twice" in found.stderr, found
+        entry = json.loads(latest("--json").stdout)
+        assert entry["path"] == mount.path + "/step-0100" and entry["step"] == 100, entry
+        for pattern in (r"step-\d+", r"(s)tep-(\d+)", "step-("):
+            wrong = call("latest", mount.path, "--match", pattern, expect=2)
+            assert wrong.stderr.startswith("cairnfs: the pattern"), wrong
+        assert "cannot list" in call("latest", mount.path + "/none", expect=1).stderr
+        mount.umount()
+
+
+def damage_is_stepped_over():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        content = os.urandom(4 * MIB)
+        commit(mount, "step-1", {"file": os.urandom(MIB)})
+        commit(mount, "step-2", {"file": content})
+        mount.umount()
+        for name in os.listdir(mount.data + "/segments"):
+            with open(f"{mount.data}/segments/{name}", "r+b") as file:
+                at = file.read().find(content[-1000:])
+                if at >= 0:
+                    file.seek(at)
+                    file.write(b"damage" * 100)
+        mount = Mount(scratch)
+        assert call("latest", mount.path).stdout == mount.path + "/step-2\n"
+        found = call("latest", mount.path, "--verify")
+        assert found.stdout == mount.path + "/step-1\n" and "step-2: file: it cannot be read" in found.stderr, found
+        mount.umount()
+
+
+@contextlib.contextmanager
+def watching(path, *options):
+    with subprocess.Popen([program("cairnfs"), "watch", path, *options], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def commits_are_watched():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        first = commit(mount, "step-1", {"a": b"1"})
+        revision = record_of(first)["revision"]
+        with watching(mount.path, "--since", "0") as process:
+            assert process.stdout.readline() == f"{revision} {first}\n"
+            second = commit(mount, "step-2", {"a": b"2"})
+            assert process.stdout.readline() == f"{record_of(second)['revision']} {second}\n"
+            # A daemon that was started anew is no end, and nothing is told twice.
+            mount.umount()
+            mount = Mount(scratch)
+            third = commit(mount, "step-3", {"a": b"3"})
+            assert process.stdout.readline() == f"{record_of(third)['revision']} {third}\n"
+        told = scratch.path + "/told"
+        line = f"echo {{}} >> {shlex.quote(told)}"
+        subprocess.run([program("cairnfs"), "watch", mount.path, "--since", str(revision), "--count", "2", "--json", "--exec",
+                        line], check=True, stdout=subprocess.DEVNULL)
+        with open(told, encoding="utf-8") as file:
+            assert file.read().split() == [second, third]
+        mount.umount()
+
+
+def fail(directory):
+    """Has the ext4 refuse all reads and writes from now on."""
+    shut_down, without_flush = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH of Linux's ext4.h
+    descriptor = os.open(directory, os.O_RDONLY)
+    fcntl.ioctl(descriptor, shut_down, struct.pack("I", without_flush))
+    os.close(descriptor)
+
+
+def refused_commits_are_told():
+    """Of a host that is alone, too."""
+    with Scratch() as scratch:
+        disk = scratch.ext4("disk", 200 << 20)
+        mount = Mount(scratch, "pool_size=64MiB", data=disk + "/data")
+        os.mkdir(mount.path + "/tmp")
+        with open(mount.path + "/tmp/file", "wb", buffering=0) as file:
+            file.write(os.urandom(MIB))
+        assert mount.status()["failures"] == []
+        fail(disk)
+        try:
+            os.rename(mount.path + "/tmp", mount.path + "/step-1")
+            raise AssertionError("committed on a disk that cannot be written")
+        except OSError as error:
+            assert error.errno == errno.EIO, error
+        for said in (*mount.status()["failures"], call("status", mount.path + "/tmp").stdout):
+            assert "tmp was not renamed: " in said, said
+        assert len(mount.status()["failures"]) == 1
+        with contextlib.suppress(OSError):
+            raise AssertionError(record_of(mount.path + "/tmp"))
+
+
+STRANGER = ("setpriv", "--reuid", "1234", "--clear-groups")
+
+
+def names_in(mount):
+    return sorted(os.listdir(mount.path + "/run"))
+
+
+def retain(mount, *options, expect=0):
+    return call("retain", mount.path + "/run", *options, expect=expect)
+
+
+def fates(done):
+    """By name: whether it goes (or went), and why."""
+    return {os.path.basename(one["path"]): (one["goes"], one["reason"]) for one in json.loads(done.stdout)["checkpoints"]}
+
+
+def make_run(mount, losses):
+    os.mkdir(mount.path + "/run")
+    for number, loss in enumerate(losses, 1):
+        commit(mount, f"run/step-{number}", {"below/model": b"x" * number, "metrics.json": json.dumps({"loss": loss}).encode()})
+
+
+def what_is_not_kept_goes():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        make_run(mount, [0.1, 0.5, float("nan"), "low", 0.3, 0.2, 0.9])
+        run = mount.path + "/run"
+        os.mkdir(run + "/notes")
+        assert "has no policy" in retain(mount, "--now", expect=NONE_FOUND).stderr
+        # By rules that are given: a policy would be applied by itself meanwhile.
+        rules = ("--keep-last", "2", "--keep-best", "loss:min:1", "--match", STEP)
+        os.mkdir(mount.path + "/empty")
+        call("retain", mount.path + "/empty", *rules)
+        assert "--keep-last 2 --keep-best 'loss:min:1' --match" in call("retain", mount.path + "/empty", "--show").stdout
+        assert json.loads(call("retain", mount.path + "/empty", "--show", "--json").stdout)["policy"]["keep_last"] == 2
+        assert json.loads(call("retain", mount.path + "/empty", "--now", "--json").stdout)["checkpoints"] == []
+        call("pin", run + "/step-2")
+        open(run + "/step-3/PINNED", "w", encoding="utf-8").close()
+        with open(run + "/step-5/below/model", "rb"):
+            said = retain(mount, "--dry-run", "--json", *rules)
+            tried = fates(said)
+            assert [name for name, (goes, _) in tried.items() if goes] == ["step-4"], tried
+            assert tried["step-1"][1] == "among the 1 with the lowest loss (keep-best)", tried
+            assert tried["step-7"][1] == "it is the newest durable one" and tried["step-2"][1] == "it is pinned", tried
+            assert tried["step-3"][1] == "it is pinned" and "open" in tried["step-5"][1], tried
+            notes = json.loads(said.stdout)["notes"]
+            assert len(notes) == 2 and "not a null" in notes[0] and "not a string" in notes[1], notes
+            assert fates(retain(mount, "--now", "--json", *rules)) == tried
+        assert names_in(mount) == ["notes", "step-1", "step-2", "step-3", "step-5", "step-6", "step-7"]
+        # A release follows its close.
+        wait_until(lambda: os.getxattr(run + "/step-5", "user.cairnfs.open_files") == b"0")
+        # What a removal may still be about, or has left: only told. A metric that cannot be read is not a bad one.
+        os.rename(run + "/step-1", run + "/.cairnfs-going-abcdefghijklmnop")
+        with open(run + "/step-6/metrics.json", "w", encoding="utf-8") as file:
+            file.write('{"loss": ' + "[" * 100000 + "]" * 100000 + "}")
+        going = retain(mount, "--now", "--keep-last", "1", "--keep-best", "loss:max:1", "--match", STEP)
+        assert "removed  step-5" in going.stdout and "its metrics cannot be told" in going.stdout, going
+        assert "then rm -r .cairnfs-going-abcdefghijklmnop" in going.stderr, going
+        shutil.rmtree(run + "/.cairnfs-going-abcdefghijklmnop")
+        with open(run + "/step-6/metrics.json", "w", encoding="utf-8") as file:
+            file.write('{"loss": 0.2}')
+        assert names_in(mount) == ["notes", "step-2", "step-3", "step-6", "step-7"]
+        # What is being written in place, without a commit, or is cut short, takes nobody's place.
+        os.mkdir(run + "/step-8")
+        commit(mount, "run/step-9", {"model.pt": b"PK\3\4" + b"x" * 100})
+        said = retain(mount, "--dry-run", "--keep-last", "1", "--match", STEP)
+        for words in ("stays    step-8", "stays    step-7", "goes     step-6"):
+            assert words in said.stdout, said
+        assert "step-9 is not taken for durable: model.pt: it begins as a zip file" in said.stderr, said
+        shutil.rmtree(run + "/step-8")
+        shutil.rmtree(run + "/step-9")
+        mount.umount()
+        mount = Mount(scratch)
+        call("unpin", run + "/step-2")
+        assert retain(mount, "--now", *rules).stdout.count("removed") == 1
+        for _ in range(2):
+            assert call("retain", mount.path + "/empty", "--off").stdout.endswith("no policy\n")
+        call("retain", mount.path + "/empty", "--show", expect=NONE_FOUND)
+        mount.umount()
+
+
+def readers_hold_what_they_load():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        make_run(mount, [1, 2, 3])
+        run = mount.path + "/run"
+        found = call("latest", run, "--before", "3", "--hold", "2h").stdout.strip()
+        assert found == run + "/step-2", found
+        kept = {entry["step"]: (entry["pinned"], entry["held_until"]) for entry in json.loads(call("ls", run, "--json").stdout)}
+        assert kept[1] == kept[3] == (False, None) and kept[2][1] > 0, kept
+        assert " held " in call("ls", run).stdout
+        held = json.loads(call("hold", found, "--for", "1h", "--json").stdout)["held_until"]
+        assert held == kept[2][1], "another reader's hold was shortened"
+        going = retain(mount, "--keep-last", "1", "--match", STEP, "--now")
+        assert "removed  step-1" in going.stdout and "it is held until" in going.stdout, going
+        with contextlib.suppress(OSError):
+            os.rename(found, run + "/.cairnfs-going-abcdefghijklmnop")
+            raise AssertionError("what is held was taken away")
+        call("hold", found, "--release")
+        call("retain", found, "--keep-last", "1")
+        assert "policy of its own" in retain(mount, "--keep-last", "1", "--match", STEP, "--now").stdout
+        call("retain", found, "--off")
+        retain(mount, "--keep-last", "1", "--match", STEP, "--now")
+        assert names_in(mount) == ["step-3"]
+        mount.umount()
+
+
+def wrong_words_are_refused():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        make_run(mount, [1, 2, 3])
+        run = mount.path + "/run"
+        os.symlink("step-1", run + "/step-9")
+        for options, words in (((), "says what stays"), (("--keep-last", "-1"), "from 1 to 2^63 - 1, not '-1'"),
+                               (("--keep-for", "-2h"), "is not a duration"),
+                               (("--keep-best", "loss:2"), "METRIC:min:N"),
+                               (("--keep-last", "1", "--match", r"step-\d+"), "has 0 groups"),
+                               (("--show", "--keep-last", "1"), "no other options")):
+            refused = retain(mount, *options, expect=2)
+            assert words in refused.stderr, refused
+        assert "root of a filesystem" in call("retain", mount.path, "--keep-last", "1", expect=2).stderr
+        assert "no CairnFS" in call("retain", scratch.path, "--keep-last", "1", expect=3).stderr
+        for path, words, code in (("step-8", "No such file", 1), ("step-9", "is a symbolic link", 2),
+                                  ("step-1/metrics.json", "is no directory", 2), ("..", "root of a filesystem", 2)):
+            assert words in call("pin", f"{run}/{path}", expect=code).stderr, path
+        assert "at least a second" in call("hold", run + "/step-1", "--for", "0s", expect=2).stderr
+        # Strangers, who may write there: nothing that keeps or removes.
+        os.chmod(run, 0o777)
+        os.chmod(run + "/step-1", 0o777)
+        for words in (("pin", run + "/step-1"), ("hold", run + "/step-1", "--for", "1h"), ("unpin", run + "/step-1"),
+                      ("retain", run, "--keep-last", "1"), ("retain", run, "--off")):
+            done = subprocess.run([*STRANGER, program("cairnfs"), *words], capture_output=True, text=True, check=False)
+            assert done.returncode == 6 and "for its owner and root" in done.stderr, done
+        done = subprocess.run([*STRANGER, program("cairnfs"), "retain", run, "--keep-last", "1", "--match", STEP, "--now"],
+                              capture_output=True, text=True, check=True)
+        assert "told to its owner and root alone" in done.stdout and "removed" not in done.stdout, done
+        for name, value in (("retain", b"{}"), ("pinned", b"2"), ("held_until", b"-1"), ("metric.loss", b"nan")):
+            with contextlib.suppress(OSError):
+                os.setxattr(run, "user.cairnfs." + name, value)
+                raise AssertionError(name)
+        assert os.listxattr(run + "/step-1") == []
+        assert names_in(mount) == ["step-1", "step-2", "step-3", "step-9"]
+        mount.umount()
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases([commits_are_recorded, many_files_are_counted, the_latest_whole_one_is_found,
+                        damage_is_stepped_over, commits_are_watched, refused_commits_are_told,
+                        what_is_not_kept_goes, readers_hold_what_they_load, wrong_words_are_refused]))

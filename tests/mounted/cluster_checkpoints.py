@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Three hosts with one filesystem: checkpoints that all hosts write, who commits them, who is told, and which ones the
+policy of a run lets go. Options: tests/support/cluster_world.py.
+"""
+
+import concurrent.futures
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import program, run
+from cluster import wait_until
+from cluster_world import (MIB, a_checkpoint_of_all_hosts, check_checkpoint, commit_by_ranks, error_of, main,
+                           save_checkpoint, write)
+
+
+def a_commit_by_all_ranks(world):
+    """cairnfs commit on every host: all return when the last has come, and the directory has its final name."""
+    files = save_checkpoint(world, "gated")
+    done = commit_by_ranks(world.hosts, "gated", len(world.hosts))
+    assert all(result.returncode == 0 for result in done), [result.stdout for result in done]
+    for host in world.hosts:
+        check_checkpoint(host, "gated", files)
+    world.checkpoints["gated"] = files
+    # One does not come: the others say which.
+    os.mkdir(world.hosts[0].path("late.tmp"))
+    for result in commit_by_ranks(world.hosts[:-1], "late", len(world.hosts), "10s"):
+        assert result.returncode == 1, result
+        assert "rank 2 did not come within 10 s" in result.stdout, result.stdout
+    assert error_of(os.stat, world.hosts[0].path("late")) == errno.ENOENT
+    os.rmdir(world.hosts[1].path("late.tmp"))
+
+
+def a_commit_by_ranks_of_another_user(world):
+    """Ranks need not run as the daemon's user: they may commit what they may rename, and nothing else."""
+    nobody = 65534
+    ranks = range(len(world.hosts))
+
+    def commit(rank, folder, timeout="60s"):
+        host = world.hosts[rank]
+        command = ["setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups", program("cairnfs"), "commit",
+                   "--ranks", str(len(world.hosts)), "--timeout", timeout, host.path(folder + ".tmp"),
+                   host.path(folder)]
+        return subprocess.run(host.inside(*command), check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120, env={**os.environ, "RANK": str(rank)})
+
+    home = world.hosts[0].path("home")
+    os.mkdir(home)
+    os.chown(home, nobody, nobody)
+    os.mkdir(os.path.join(home, "step.tmp"))
+    os.chown(os.path.join(home, "step.tmp"), nobody, nobody)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda rank: commit(rank, "home/step"), ranks))
+    assert all(result.returncode == 0 for result in done), [result.stdout for result in done]
+    assert os.path.isdir(world.hosts[1].path("home", "step"))
+    os.mkdir(world.hosts[0].path("roots.tmp"))
+    refused = commit(0, "roots", "30s")
+    assert refused.returncode == 6 and "Permission denied" in refused.stdout, refused
+    status = world.hosts[0].inside("setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups",
+                                   program("cairnfs"), "status", "--data", world.hosts[0].data)
+    assert subprocess.run(status, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0
+    os.rmdir(world.hosts[1].path("roots.tmp"))
+    os.rmdir(world.hosts[1].path("home", "step"))
+    os.rmdir(world.hosts[2].path("home"))
+
+
+def waits_of_another_user(world):
+    """`cairnfs wait` counts for every host's files, for any user; which files are lost is for root alone."""
+    first, victim = world.hosts[0], world.hosts[-1]
+    os.mkdir(first.path("waited"))
+
+    def wait(*as_user):
+        done = subprocess.run(first.inside(*as_user, program("cairnfs"), "wait", first.path("waited")), check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180)
+        return done.returncode, done.stdout
+
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    write(victim.path("waited", "kept"), b"kept")
+    assert os.getxattr(first.path("waited", "kept"), "user.cairnfs.durability") == b"replicated"
+    answer = wait(*nobody)
+    assert answer == (0, ""), answer
+    with open(victim.path("waited", "secret"), "wb", buffering=0) as left_open:
+        left_open.write(os.urandom(MIB))
+        victim.kill()
+        assert error_of(left_open.close) == errno.ENOTCONN
+    world.cluster.wait_for_states({victim.name: "down"}, at=[first])
+    code, told = wait()
+    assert code == 1 and "waited/secret" in told and victim.name in told, (code, told)
+    code, told = wait(*nobody)
+    assert code == 1 and "root is told of which files" in told and "secret" not in told, (code, told)
+    victim.mount()
+    shutil.rmtree(victim.path("waited"))
+
+
+def commits_are_known_on_all_hosts(world):
+    """Each host adds what it wrote; a refusal is told everywhere."""
+    first, last = world.hosts[0], world.hosts[-1]
+    run_folder = "recorded"
+    os.mkdir(first.path(run_folder))
+    os.mkdir(first.path(run_folder + "/step-1.tmp"))
+    for number, host in enumerate(world.hosts):
+        write(host.path(f"{run_folder}/step-1.tmp/shard-{number}"), os.urandom(100000))
+    os.rename(first.path(run_folder + "/step-1.tmp"), first.path(run_folder + "/step-1"))
+    told = json.loads(last.cairnfs("watch", last.path(run_folder), "--since", "0", "--count", "1", "--json"))
+    assert told["path"] == last.path(run_folder + "/step-1") and told["host"] == first.name, told
+
+    def whole():
+        [entry] = json.loads(last.cairnfs("ls", last.path(run_folder), "--json"))
+        is_whole = entry["files"] == len(world.hosts) and entry["copied_seconds"] is not None
+        return is_whole and entry["written_bytes"] == 100000 * len(world.hosts) and entry
+    entry = wait_until(whole, what="each host's part of the commit")
+    assert entry["bytes"] == entry["new_bytes"] == 100000 * len(world.hosts), entry
+    assert last.cairnfs("latest", last.path(run_folder)).strip() == last.path(run_folder + "/step-1")
+    shutil.rmtree(first.path(run_folder))
+
+
+def policies_are_applied_by_one_host(world):
+    """What any host has open stays. Another host takes over from one that becomes read-only."""
+    folder, rules = "retained", ("--keep-last", "1", "--match", r"step-(\d+)")
+    os.mkdir(world.hosts[0].path(folder))
+
+    def commit(host, step):
+        os.mkdir(host.path(f"{folder}/{step}.tmp"))
+        write(host.path(f"{folder}/{step}.tmp/model"), b"x" * step)
+        os.rename(host.path(f"{folder}/{step}.tmp"), host.path(f"{folder}/step-{step}"))
+
+    def wait_for(*steps):
+        wanted = sorted(f"step-{step}" for step in steps)
+        for host in world.hosts:
+            wait_until(lambda host=host: sorted(os.listdir(host.path(folder))) == wanted, seconds=180,
+                       what=f"{wanted} in {folder} of {host.name}")
+
+    def applier_of(host, run):
+        """By which host the policy of a run was last applied."""
+        shown = json.loads(host.cairnfs("retain", host.path(run), "--show", "--json"))
+        return shown["applied"] and shown["applied"]["host"]
+
+    os.mkdir(world.hosts[0].path("empty"))
+    world.hosts[0].cairnfs("retain", world.hosts[0].path("empty"), *rules)
+    name = wait_until(lambda: applier_of(world.hosts[0], "empty"), what="a host that applies policies")
+    os.rmdir(world.hosts[0].path("empty"))
+    [applier] = [host for host in world.hosts if host.name == name]
+    for step, host in enumerate(world.hosts, 1):
+        commit(host, step)
+    reader, committer = [host for host in world.hosts if host is not applier]
+    with open(reader.path(f"{folder}/step-1/model"), "rb") as file:
+        applier.cairnfs("retain", applier.path(folder), *rules)
+        wait_for(1, 3)
+        assert file.read() == b"x"
+        assert os.getxattr(committer.path(f"{folder}/step-1"), "user.cairnfs.open_files") == b"1"
+    wait_for(3)
+    assert applier_of(committer, folder) == applier.name
+    remount = ["mount", applier.mount_point, "--config", applier.config, "-o"]
+    applier.cairnfs(*remount, "remount,ro")
+    try:
+        commit(committer, 4)
+        wait_until(lambda: os.listdir(committer.path(folder)) == ["step-4"], seconds=180)
+        wait_until(lambda: applier_of(committer, folder) in (reader.name, committer.name))
+    finally:
+        applier.cairnfs(*remount, "remount,rw")
+    shutil.rmtree(committer.path(folder))
+
+
+def what_any_host_has_open_or_writes_is_not_abandoned(world):
+    for host, others in world.pairs():
+        other, third = others
+        run, left = f"abandoned-{host.name}", f"abandoned-{host.name}/left.tmp"
+        os.mkdir(host.path(run))
+        os.mkdir(host.path(left))
+        write(host.path(left, "part"), b"part")
+
+        def fate(by, wait, run=run):
+            rules = ("--keep-every", "1", "--abandoned", f"*.tmp:{wait}")
+            [one] = json.loads(by.cairnfs("retain", by.path(run), "--now", "--json", *rules))["checkpoints"]
+            return one["removed"], one["reason"]
+
+        written = os.stat(host.path(left, "part")).st_ctime
+        wait_until(lambda written=written: time.time() > written + 1)
+        with open(host.path(left, "part"), "rb"):
+            removed, reason = fate(other, "1s")
+            assert not removed and "open" in reason, reason
+        wait_until(lambda seen=other.path(left): os.getxattr(seen, "user.cairnfs.open_files") == b"0")
+        removed, reason = fate(third, "1h")
+        assert not removed and "something was written below it" in reason, reason
+        removed, reason = fate(third, "1s")
+        assert removed, reason
+        for one in world.hosts:
+            assert os.listdir(one.path(run)) == []
+
+
+CASES = (a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user,
+         commits_are_known_on_all_hosts, policies_are_applied_by_one_host,
+         what_any_host_has_open_or_writes_is_not_abandoned)
+
+
+if __name__ == "__main__":
+    sys.exit(main(CASES, one_store=True))
