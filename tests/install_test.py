@@ -62,7 +62,7 @@ def check_units(files):
             lines = file.read().splitlines()
         start = next(line for line in lines if line.startswith("ExecStart="))
         assert start.split("=")[1].split()[0].endswith("/sbin/cairnfsd"), start
-        for line in ("StartLimitIntervalSec=10min", "StartLimitBurst=20", "RestartPreventExitStatus=2 6 7"):
+        for line in ("StartLimitIntervalSec=10min", "StartLimitBurst=20", "RestartPreventExitStatus=2 6 7 9"):
             assert line in lines, (unit, line)
         # systemd reads the limits there and nowhere else.
         assert lines.index("StartLimitBurst=20") < lines.index("[Service]"), unit
@@ -73,7 +73,7 @@ def check_joining(tree, files):
     the units, and finds what they name."""
     with open(one(files, "/system/cairnfs-join.service"), encoding="ascii") as file:
         lines = file.read().splitlines()
-    for line in ("Restart=on-failure", "RestartPreventExitStatus=2 6 7", "StartLimitIntervalSec=0", "Type=oneshot",
+    for line in ("Restart=on-failure", "RestartPreventExitStatus=2 6 7 9", "StartLimitIntervalSec=0", "Type=oneshot",
                  "OnSuccess=cairnfs.service", "ConditionPathExists=!/etc/cairnfs/cairnfs.toml"):
         assert line in lines, line
     with open(one(files, "/system/cairnfs.service"), encoding="ascii") as file:

@@ -169,6 +169,22 @@ def certificates_are_renewed_and_end(world):
     world.cluster.wait_for_states({host.name: "up"})
 
 
+def a_token_makes_no_node_that_is_there(world):
+    first, host = world.hosts[0], world.hosts[1]
+    host.umount()
+    world.cluster.wait_for_states({host.name: "down"}, at=[first])
+    kept, token = os.path.join(world.cluster.scratch.path, "kept-tls"), first.token()
+    shutil.move(tls_file(host, ""), kept)
+    code, text = refusal(host, *join_words(host, token))
+    assert code == 6 and f"node replace {host.name}" in text and node_id(host) in text, (code, text)
+    assert first.states()[host.name] == "down"
+    shutil.rmtree(tls_file(host, ""), ignore_errors=True)
+    shutil.move(kept, tls_file(host, ""))
+    host.cairnfs(*join_words(host, token))  # which is good still: it made nobody a node
+    host.mount()
+    world.cluster.wait_for_states({host.name: "up"})
+
+
 def strangers_get_nothing_and_hold_nobody_up(world):
     first = world.hosts[0]
     stranger = Namespace(world.cluster, "stranger", "10.77.0.200")
@@ -280,7 +296,7 @@ def inited(host, etcd_url, files):
 CASES = [tokens_are_good_once_and_for_their_life, a_removed_node_is_refused,
          a_node_that_was_never_mounted_is_listed_and_removed, a_checkpoint_is_saved_by_all,
          keys_that_others_may_read_are_refused, an_authority_that_was_exchanged_is_noticed,
-         certificates_are_renewed_and_end, strangers_get_nothing_and_hold_nobody_up,
+         certificates_are_renewed_and_end, a_token_makes_no_node_that_is_there, strangers_get_nothing_and_hold_nobody_up,
          an_etcd_that_asks_for_certificates]
 
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """A disk that runs full of metadata: it can always be mounted, everything can be deleted, and the room comes back.
 
-Options: --seed N; --rounds N: so many rounds of each kind of fill in turn, on disks of 200 MiB and 1 GiB, in place of
-the sample.
+Options: --seed N; --each: the sample of each kind of fill, and not of two; --rounds N: so many rounds, with the kinds of
+fill in turn, on disks of 200 MiB and 1 GiB, in place of the sample; --mib N: on disks of that size.
 """
 
+import concurrent.futures
+import contextlib
+import ctypes
 import errno
 import fcntl
 import json
@@ -18,7 +21,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cairnfs_mount import Mount, Scratch, program, run, run_cases, seed_from_arguments
 
 SECONDS_TO_REFUSE = 2  # refused for so long: full, and not only for the moment
-SECONDS_TO_COME_BACK = 30 if "--rounds" in sys.argv else 300  # the promise; what no machine needs, however busy
+IS_SAMPLE = "--rounds" not in sys.argv or "--mib" in sys.argv
+SECONDS_TO_COME_BACK = 300 if IS_SAMPLE else 30  # 30 is the promise, of an idle machine
+SECONDS_TO_FILL_AGAIN = 600
 LETTERS = bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)) + b"+-"
 TO_LETTERS = bytes(LETTERS[byte % 64] for byte in range(256))
 
@@ -68,9 +73,58 @@ def locks(directory, number, rng):
         os.setxattr(file.fileno(), "user.owner", rng.randbytes(2_000))
 
 
+PIECES = 32  # as many extents as the record of a file holds itself
+PIECE_BYTES, PIECE_EVERY = 16 << 10, 64 << 10
+SOURCES = 500  # so many chunks: equal digests would be compressed
+FILES_ALTERED_PER_MIB, FILES_ALTERED_MAX = 100, 40_000  # of the disk; their records take more than the reserve
+
+
+def copies(path, sources, rng):
+    """Bytes that are stored already: these need room for the file's record alone."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        for piece in range(PIECES):
+            os.copy_file_range(rng.choice(sources), fd, PIECE_BYTES // 2, 0, piece * PIECE_EVERY)
+    finally:
+        os.close(fd)
+
+
+def punched(path, sources, rng):
+    libc = ctypes.CDLL(None, use_errno=True)
+    keep_size, punch_hole = 1, 2
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        for piece in range(PIECES // 2):
+            os.copy_file_range(rng.choice(sources), fd, PIECE_BYTES, 0, piece * PIECE_BYTES)
+        for piece in range(PIECES // 2):
+            offset = ctypes.c_int64(piece * PIECE_BYTES + PIECE_BYTES // 4)
+            if libc.fallocate(fd, keep_size | punch_hole, offset, ctypes.c_int64(PIECE_BYTES // 2)) != 0:
+                raise OSError(ctypes.get_errno(), "fallocate")
+    finally:
+        os.close(fd)
+
+
+def touched(path, _, rng):
+    os.utime(path, (rng.randrange(1 << 30), rng.randrange(1 << 30)))
+
+
+def written_later(path, sources, rng):
+    """Bytes that are known, and now and then some that are not."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        for piece in range(PIECES):
+            block = rng.randbytes(100) if rng.random() < 0.1 else os.pread(rng.choice(sources), PIECE_BYTES, 0)
+            os.pwrite(fd, block, piece * PIECE_EVERY)
+    finally:
+        os.close(fd)
+
+
 LARGE_KINDS = (symlinks, xattrs)  # these fill a disk alone, the others what data leaves of it
-KINDS = (*LARGE_KINDS, names, links, tiny, locks)
+LATER_KINDS = (copies, punched, touched, written_later)  # these make the records of files longer
+KINDS = (*LARGE_KINDS, names, links, tiny, locks, *LATER_KINDS)
 LEFT_BY_DATA = 16 << 20
+SAMPLE_MIB, ROUNDS_AT_ONCE = 80, 4
+SAMPLE = KINDS if "--each" in sys.argv else (xattrs, copies)
 
 
 def fill(root, kind, rng, patience=SECONDS_TO_REFUSE, limit=None):
@@ -97,6 +151,54 @@ def fill(root, kind, rng, patience=SECONDS_TO_REFUSE, limit=None):
             time.sleep(0.01)
         number += 1
     return number
+
+
+def alter(root, kind, sources, rng, patience):
+    """Makes the records of the files below longer, until that is refused for `patience` seconds; of how many."""
+    refused_since, number = None, 0
+    for directory, _, files in os.walk(root):
+        for name in files:
+            number += 1
+            try:
+                kind(f"{directory}/{name}", sources, rng)
+                refused_since = None
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+                now = time.monotonic()
+                refused_since = refused_since or now
+                if now - refused_since >= patience:
+                    return number
+                time.sleep(0.01)
+    return number
+
+
+def open_sources(mount, stack, rng):
+    """Descriptors of files of one chunk each."""
+    os.mkdir(mount.path + "/filled/sources")
+    sources = []
+    for number in range(SOURCES):
+        file = stack.enter_context(open(f"{mount.path}/filled/sources/{number}", "xb+", buffering=0))
+        file.write(rng.randbytes(PIECE_BYTES))
+        sources.append(file.fileno())
+    os.fsync(sources[-1])
+    return sources
+
+
+def fill_later(mount, kind, count, rng, patience):
+    """The files are there before the disk gets full: of data alone, or of names too. How many were altered."""
+    root = mount.path + "/filled/there"
+    os.mkdir(root)
+    for number in range(count):
+        if number % 1000 == 0:
+            os.mkdir(f"{root}/{number}")
+        os.mknod(f"{root}/{number - number % 1000}/{number}")
+    with contextlib.ExitStack() as stack:
+        sources = open_sources(mount, stack, rng)
+        fill_with_data(mount, rng)
+        if rng.random() < 0.7:
+            os.mkdir(mount.path + "/filled/names")
+            fill(mount.path + "/filled/names", names, rng)
+        return alter(root, kind, sources, rng, patience)
 
 
 def fill_with_data(mount, rng):
@@ -141,26 +243,28 @@ def await_room(mount, wanted):
         time.sleep(0.2)
 
 
-def df_says_that_no_name_fits(mount, rng):
-    """Names fill what room there is again, once tables were merged."""
-    deadline = time.monotonic() + 60
-    while (shown := run("df", "--output=iavail,ipcent", mount.path).split()[-2:])[0] != "0":
-        assert time.monotonic() < deadline, shown
+def fill_until_df_and_log_tell(mount, rng):
+    """Names fill what room there is again, once tables were merged. Some of it is for root alone, which df leaves out."""
+    deadline = time.monotonic() + SECONDS_TO_FILL_AGAIN
+    while True:
+        shown = run("df", "--output=iavail,ipcent", mount.path).split()[-2:]
+        if shown[0] == "0" and "the metadata is what is full" in mount.log():
+            assert shown[1] == "100%", shown
+            return
+        assert time.monotonic() < deadline, (shown, mount.log())
         try:
             for _ in range(1000):
                 names(mount.path + "/filled", "more", rng)
         except OSError as error:
             assert error.errno == errno.ENOSPC, error
-    assert shown[1] == "100%", shown
 
 
 def says_what_is_full(mount, rng):
-    """What df, the status and the log say of a mount that refused names."""
-    df_says_that_no_name_fits(mount, rng)
+    """What df, the status and the log say of a mount that refuses names."""
+    fill_until_df_and_log_tell(mount, rng)
     owners = json.loads(run(program("cairnfs"), "status", mount.path, "--metadata", "--json"))["metadata_owners"]
     assert owners[0]["uid"] == os.geteuid() and owners[0]["bytes"] > 10 << 20, owners
     assert mount.status()["metadata_room_bytes"] < 64 << 20, mount.status()
-    assert "the metadata is what is full" in mount.log(), mount.log()
 
 
 def crash(mount):
@@ -181,16 +285,20 @@ def one_round(seed, kind, size, kills):
             free_at_first = free_bytes(mount)
             root = mount.path + "/filled"
             os.mkdir(root)
-            if kind not in LARGE_KINDS:
+            if kind not in LARGE_KINDS and kind not in LATER_KINDS:
                 fill_with_data(mount, rng)
             began = time.monotonic()
-            if "full" in kills:  # perhaps at once, while tables are still merged
-                count = fill(root, kind, rng, patience=rng.choice((0, 0, 0.1, 1)))
-                filled = time.monotonic()
+            # Killed perhaps at once, while tables are still merged.
+            patience = rng.choice((0, 0, 0.1, 1)) if "full" in kills else SECONDS_TO_REFUSE
+            if kind in LATER_KINDS:
+                files = min(FILES_ALTERED_MAX, FILES_ALTERED_PER_MIB * (size >> 20))
+                count = fill_later(mount, kind, files, rng, patience)
+            else:
+                count = fill(root, kind, rng, patience)
+            filled = time.monotonic()
+            if "full" in kills:
                 crash(mount)
             else:
-                count = fill(root, kind, rng)
-                filled = time.monotonic()
                 says_what_is_full(mount, rng)
             if "deleting" in kills:
                 removed = remove_below(root, rng, share=rng.random())
@@ -205,7 +313,8 @@ def one_round(seed, kind, size, kills):
                 os.unlink(mount.path + "/data")
             sync(mount.path)
             deleted = time.monotonic()
-            await_room(mount, free_at_first * 9 // 10)
+            # A small disk has small segments, and of each that holds something some MiB count as none.
+            await_room(mount, free_at_first * 9 // 10 if size >= 200 << 20 else free_at_first * 3 // 5)
             back = time.monotonic()
             status = mount.status()
             assert not status["last_error"] and not status["failing"], status
@@ -227,12 +336,13 @@ def one_round(seed, kind, size, kills):
             f"deleted in {deleted - filled:.0f} s, back after {back - deleted:.1f} s")
 
 
-def filled_with_links_and_killed(seed):
-    return one_round(seed, symlinks, 80 << 20, ("full", "deleting"))
-
-
-def filled_with_attributes(seed):
-    return one_round(seed, xattrs, 200 << 20, ())
+def kinds_on_a_small_disk(seed):
+    """Most of a round is waiting."""
+    def one(number):
+        return run(sys.executable, __file__, "--rounds", len(KINDS), "--mib", SAMPLE_MIB, "--seed", seed,
+                   f"round_{number}", timeout=3600).splitlines()[-2]
+    with concurrent.futures.ThreadPoolExecutor(ROUNDS_AT_ONCE) as rounds:
+        return "\n".join(["", *rounds.map(one, [KINDS.index(kind) for kind in SAMPLE])])
 
 
 def as_user(uid, act):
@@ -272,14 +382,15 @@ def one_user_leaves_room_to_others(seed):
         mount.umount()
 
 
-def many_rounds(rounds):
+def many_rounds(rounds, mib):
     """One case for each round, so that a failure ends one of them alone."""
     def case_of(number):
         kind = KINDS[number % len(KINDS)]
-        size = 1 << 30 if number % 5 == 4 else 200 << 20
-        kills = (("full",), (), ("deleting",), ("full", "deleting"))[number // len(KINDS) % 4]
+        size = mib << 20 if mib else 1 << 30 if number % 7 == 6 else 200 << 20
+        all_kills = (("full",), (), ("deleting",), ("full", "deleting"))
 
         def case(seed):
+            kills = all_kills[((seed if mib else 0) + number // len(KINDS) + number) % 4]
             return one_round(seed + number, kind, size, kills)
         case.__name__ = f"round_{number}"
         return case
@@ -288,9 +399,13 @@ def many_rounds(rounds):
 
 def main():
     arguments = sys.argv[1:]
-    cases = [filled_with_links_and_killed, filled_with_attributes, one_user_leaves_room_to_others]
+
+    def number_after(option):
+        return int(arguments[arguments.index(option) + 1]) if option in arguments else 0
+
+    cases = [kinds_on_a_small_disk, one_user_leaves_room_to_others]
     if "--rounds" in arguments:
-        cases = many_rounds(int(arguments[arguments.index("--rounds") + 1]))
+        cases = many_rounds(number_after("--rounds"), number_after("--mib"))
     return run_cases(cases, seed_from_arguments())
 
 

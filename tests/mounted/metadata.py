@@ -10,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -92,6 +93,8 @@ def a_host_alone_grows(store):
             one.umount()
         assert "cluster" in seen and len(seen) >= 3, seen
         one.init()
+        if store == "node":
+            assert stat.S_IMODE(os.stat(os.path.join(one.data, "shared")).st_mode) == 0o700
         one.mount()
         assert_same(expected, one.mount_point)
         for host in (two, three):

@@ -108,18 +108,31 @@ def background_leaves_nothing_of_the_starter():
         mount.umount()
 
 
+def environment_of(pid):
+    """The names of its variables."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return {variable.partition(b"=")[0].decode() for variable in file.read().split(b"\0") if variable}
+
+
+def a_daemon_that_root_starts_keeps_nothing_of_the_environment_either():
+    with Scratch() as scratch, foreground(scratch, HTTP_PROXY="http://127.0.0.1:9", LD_LIBRARY_PATH="/nowhere",
+                                          CAIRNFS_OF_TEST="1") as (process, point):
+        wait_for_mount(point)
+        names = environment_of(process.pid)
+        assert names >= {"PATH", "CAIRNFS_OF_TEST"} and not names & {"HTTP_PROXY", "LD_LIBRARY_PATH", "HOME"}, names
+
+
 def background_has_no_more_rights_than_it_needs():
     """Of all of root's, each of its threads has those that the units allow, and nothing it starts gains any."""
-    # DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, SYS_PTRACE, SYS_ADMIN
-    kept = sum(1 << capability for capability in (1, 2, 3, 19, 21))
+    # DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, KILL, SETGID, SETUID, SYS_PTRACE, SYS_ADMIN
+    kept = sum(1 << capability for capability in (1, 2, 3, 5, 6, 7, 19, 21))
     with Scratch() as scratch:
         os.environ["HTTP_PROXY"] = "http://127.0.0.1:9"
         try:
             mount = Mount(scratch)
         finally:
             del os.environ["HTTP_PROXY"]
-        with open(f"/proc/{mount.pid}/environ", "rb") as file:
-            names = {variable.partition(b"=")[0].decode() for variable in file.read().split(b"\0") if variable}
+        names = environment_of(mount.pid)
         assert "PATH" in names and "HTTP_PROXY" not in names and "HOME" not in names, names
         for status in glob.glob(f"/proc/{mount.pid}/task/*/status"):
             with open(status, encoding="utf-8") as file:
@@ -300,7 +313,9 @@ def main():
         relative_paths_are_the_callers, log_file_is_bounded, log_goes_where_no_file_can_be_renamed,
         umount_tells_when_not_everything_became_durable, umount_of_a_folder_inside_is_refused, systemd_is_told,
         umount_from_outside_ends_the_daemon, long_data_path, background_leaves_nothing_of_the_starter,
-        background_has_no_more_rights_than_it_needs, a_data_directory_that_others_could_change_is_refused,
+        background_has_no_more_rights_than_it_needs,
+        a_daemon_that_root_starts_keeps_nothing_of_the_environment_either,
+        a_data_directory_that_others_could_change_is_refused,
         a_commit_that_a_stopping_daemon_answers_is_durable,
     ])
 

@@ -5,6 +5,7 @@ Options: names of cases run these alone.
 """
 
 import contextlib
+import ctypes
 import mmap
 import os
 import struct
@@ -122,8 +123,41 @@ def allocate(path, content):
         os.posix_fallocate(file.fileno(), 0, len(content) + 1)
 
 
+def fallocate(path, mode):
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path, "r+b") as file:
+        if libc.fallocate(file.fileno(), mode, ctypes.c_long(0), ctypes.c_long(100)) != 0:
+            raise OSError(ctypes.get_errno(), "fallocate")
+
+
+def punch(path, _):
+    fallocate(path, 0x03)  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+
+
+def zero(path, _):
+    fallocate(path, 0x10)  # FALLOC_FL_ZERO_RANGE
+
+
 REPLACE = (write, write_direct, store, copy)
-CHANGE = (write, write_direct, truncate, open_truncated, allocate)
+CHANGE = (write, write_direct, truncate, open_truncated, allocate, punch, zero)
+
+
+@contextlib.contextmanager
+def source_of_copies(path, content):
+    """The stranger's program, on the same mount: `copy` copies it."""
+    with open(path, "wb") as file:
+        file.write(content)
+    source = os.open(path, os.O_RDONLY)
+    os.dup2(source, 9)
+    os.close(source)
+    try:
+        yield
+    finally:
+        os.close(9)
+
+
+def has_capability(path):
+    return "security.capability" in os.listxattr(path)
 
 
 def modes_after(world, path):
@@ -155,20 +189,17 @@ def bits_go_as_on_ext4(world):
 
 
 def a_strangers_program_runs_as_the_stranger(world):
-    source = os.open(world.make(0o644, world.id, world.path + ".id"), os.O_RDONLY)
-    os.dup2(source, 9)
-    os.close(source)
     assert euid_of(world.make(0o4777, world.id)) == 0, "the mount does not honour set-id bits: the test tells nothing"
-    for change in REPLACE:
-        world.make(0o4777)
-        as_stranger(lambda: change(world.path, world.id))
-        assert mode_of(world.path) == 0o777, change.__name__
-        assert euid_of(world.path) == STRANGER, change.__name__
-        # One that the stranger had open before.
-        fd = os.open(world.path, os.O_RDONLY)
-        assert euid_of(fd) == STRANGER, change.__name__
-        os.close(fd)
-    os.close(9)
+    with source_of_copies(world.path + ".id", world.id):
+        for change in REPLACE:
+            world.make(0o4777)
+            as_stranger(lambda: change(world.path, world.id))
+            assert mode_of(world.path) == 0o777, change.__name__
+            assert euid_of(world.path) == STRANGER, change.__name__
+            # One that the stranger had open before.
+            fd = os.open(world.path, os.O_RDONLY)
+            assert euid_of(fd) == STRANGER, change.__name__
+            os.close(fd)
 
 
 def _spin(microseconds):
@@ -220,14 +251,19 @@ def executed_while_it_is_overwritten(world):
 
 
 def capabilities_go(world):
-    def capability(path):
-        return "security.capability" in os.listxattr(path)
+    with source_of_copies(world.path + ".id", world.id):
+        for change in (*CHANGE, store, copy):
+            world.make(0o777)
+            os.setxattr(world.path, "security.capability", CAPABILITY)
+            as_stranger(lambda: change(world.path, world.id))
+            assert not has_capability(world.path), change.__name__
 
-    for change in (*CHANGE, store):
-        world.make(0o777)
-        os.setxattr(world.path, "security.capability", CAPABILITY)
-        as_stranger(lambda: change(world.path, world.id))
-        assert not capability(world.path), change.__name__
+
+def stores_through_a_mapping_leave_no_group_of_a_strangers(world):
+    """ext4 leaves all bits. Here they go, without the right of the group to execute too."""
+    world.make(0o2666)
+    as_stranger(lambda: store(world.path, world.id))
+    assert mode_of(world.path) == 0o666
 
 
 def a_mount_honours_neither_bits_nor_devices_unless_told(world):
@@ -255,24 +291,62 @@ def a_mount_honours_neither_bits_nor_devices_unless_told(world):
     subprocess.run(plain.umount_command(), check=True)
 
 
+def expect_strangers_program(path, seen, mode, why):
+    assert mode_of(path) == mode_of(seen) == mode, (why, oct(mode_of(path)), oct(mode_of(seen)))
+    assert not has_capability(path) and not has_capability(seen), why
+    assert euid_of(path) == euid_of(seen) == STRANGER, why
+
+
+def write_through_an_old_descriptor(world, path, seen):
+    """The stranger's file, which root of another host takes over while the stranger has it open."""
+    begun, may_write = os.pipe(), os.pipe()
+
+    def overwrite():
+        fd = os.open(seen, os.O_RDWR | os.O_CREAT, 0o755)
+        os.write(fd, world.harmless)
+        os.fsync(fd)
+        os.write(begun[1], b"x")
+        os.read(may_write[0], 1)
+        os.pwrite(fd, world.id, 0)
+        os.close(fd)
+
+    writer = child(overwrite)
+    os.read(begun[0], 1)
+    os.chown(path, 0, 0)
+    os.chmod(path, 0o4755)
+    os.setxattr(path, "security.capability", CAPABILITY)
+    os.write(may_write[1], b"x")
+    assert os.waitpid(writer, 0)[1] == 0
+    for fd in begun + may_write:
+        os.close(fd)
+
+
 def another_host_is_no_way_around(world):
     options = {"pool_size": "64MiB", "reserve": "64MiB", "mount_options": ["suid"]}
     with Cluster(world.scratch, hosts=2, metadata="node", copies=1, options=options) as cluster:
         cluster.start()
+        os.chmod(cluster.hosts[0].path(""), 0o777)
         for here, there in (cluster.hosts, cluster.hosts[::-1]):
             path, seen = here.path("program"), there.path("program")
-            for i in range(5):
-                world.make(0o4777, path=path)
-                assert mode_of(seen) == 0o4777
-                os.setxattr(path, "security.capability", CAPABILITY)
-                as_stranger(lambda: write(seen, world.id))
-                assert mode_of(path) == mode_of(seen) == 0o777
-                assert "security.capability" not in os.listxattr(path)
-                assert euid_of(path) == euid_of(seen) == STRANGER, i
+            with source_of_copies(there.path("source"), world.id):
+                for change in (*REPLACE, *CHANGE):
+                    world.make(0o4777, path=path)
+                    assert mode_of(seen) == 0o4777
+                    os.setxattr(path, "security.capability", CAPABILITY)
+                    as_stranger(lambda: change(seen, world.id))
+                    if change in REPLACE:
+                        expect_strangers_program(path, seen, 0o777, change.__name__)
+                    assert mode_of(path) == mode_of(seen) == 0o777, change.__name__
+                    assert not has_capability(path) and not has_capability(seen), change.__name__
+            os.unlink(path)
+            write_through_an_old_descriptor(world, path, seen)
+            expect_strangers_program(path, seen, 0o755, "old descriptor")
+            os.unlink(path)
 
 
 CASES = [bits_go_as_on_ext4, a_strangers_program_runs_as_the_stranger, executed_while_it_is_overwritten,
-         capabilities_go, another_host_is_no_way_around, a_mount_honours_neither_bits_nor_devices_unless_told]
+         capabilities_go, stores_through_a_mapping_leave_no_group_of_a_strangers, another_host_is_no_way_around,
+         a_mount_honours_neither_bits_nor_devices_unless_told]
 
 
 def main():

@@ -75,6 +75,44 @@ def connections_for_metrics_are_bounded():
         mount.umount()
 
 
+class MountInNetwork(Mount):
+    """Its daemon is in a network namespace of its own, in which all addresses of some networks are its own."""
+
+    def __init__(self, scratch, netns, **options):
+        self.enter = ["nsenter", "--net=/run/netns/" + netns]
+        super().__init__(scratch, **options)
+
+    def mount_command(self):
+        return self.enter + super().mount_command()
+
+
+HOLD_AND_SCRAPE = """
+import http.client, socket, sys
+port, crowded, other = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+idle = [socket.create_connection((crowded + "::ffff", port), source_address=(f"{crowded}::{i}", 0)) for i in range(1, 41)]
+connection = http.client.HTTPConnection(other + "::ffff", port, timeout=5, source_address=(other + "::1", 0))
+connection.request("GET", "/metrics")
+print(connection.getresponse().status)
+"""
+
+
+def the_addresses_of_one_network_have_one_share_of_the_connections_for_metrics():
+    """Over IPv6, where one host has as many addresses as it likes."""
+    netns, crowded, other = f"cairnfs-metrics-{os.getpid()}", "fd00:0:0:1", "fd00:0:0:2"
+    run("ip", "netns", "add", netns)
+    try:
+        run("ip", "-n", netns, "link", "set", "lo", "up")
+        run("nsenter", "--net=/run/netns/" + netns, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind")
+        for network in (crowded, other):
+            run("ip", "-n", netns, "-6", "route", "add", "local", network + "::/64", "dev", "lo")
+        with Scratch() as scratch:
+            mount = MountInNetwork(scratch, netns, options=f"{SMALL},metrics_address=[::]:9464")
+            assert run(*mount.enter, sys.executable, "-c", HOLD_AND_SCRAPE, "9464", crowded, other) == "200\n"
+            mount.umount()
+    finally:
+        run("ip", "netns", "del", netns)
+
+
 def commands_print_json():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -123,7 +161,7 @@ SLOW_WHILE = """
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <unistd.h>
-static void wait_for(int microseconds) { if (access(getenv("SLOW_WHILE"), F_OK) == 0) usleep(microseconds); }
+static void wait_for(int microseconds) { if (access(getenv("CAIRNFS_SLOW_WHILE"), F_OK) == 0) usleep(microseconds); }
 int fdatasync(int fd) { wait_for(600000); return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd); }
 int fsync(int fd) { wait_for(600000); return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd); }
 ssize_t pread64(int fd, void* to, size_t size, off64_t offset) {
@@ -156,7 +194,7 @@ def wait_and_check_say_how_far_they_are():
         slow = scratch.path + "/slow"
         mount = Mount(scratch)
         mount.umount()
-        process = start_with_library(mount, shim, SLOW_WHILE=slow)
+        process = start_with_library(mount, shim, CAIRNFS_SLOW_WHILE=slow)
         mount.pid = process.pid
         cairnfs, clear = program("cairnfs"), "\r\x1b[K"
 
@@ -191,7 +229,8 @@ def wait_and_check_say_how_far_they_are():
 
 def main():
     return run_cases([
-        metrics_are_served, connections_for_metrics_are_bounded, commands_print_json,
+        metrics_are_served, connections_for_metrics_are_bounded,
+        the_addresses_of_one_network_have_one_share_of_the_connections_for_metrics, commands_print_json,
         status_is_right_before_anything_is_durable, wait_and_check_say_how_far_they_are,
     ])
 
