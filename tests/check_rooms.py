@@ -7,7 +7,7 @@ Run from anywhere; exit code 1 and one line per problem when something is wrong:
   - no file names a path of some machine;
   - nothing takes the time, or sleeps, but by src/base/clock.h;
   - the pages on configuration name every key with its default;
-  - the table of metrics names every metric with its type, and whether it is of a cluster's hosts alone;
+  - the table of metrics names every metric with its type, and whether it is of a cluster's hosts or of runs alone;
   - every tests/**/*_test.cc is named in a meson.build.
 """
 import pathlib
@@ -15,8 +15,10 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "admission", "kvnet", "cluster", "meta", "coherence", "fs", "fuse", "control", "daemon", "client"]
+ROOMS = ["base", "io", "chunking", "kv", "store", "rpc", "admission", "kvnet", "cluster", "meta", "coherence", "retention", "fs", "fuse", "control", "daemon", "client"]
 FORBIDDEN = {("control", "fuse")} | {  # above in the list, and still not its business
+    ("retention", room) for room in ROOMS if room not in ("base", "retention")
+} | {
     ("client", room) for room in ROOMS if room not in ("base", "chunking", "client")
 }
 FOREIGN = {  # include prefix -> the folders that may use it
@@ -39,7 +41,8 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "systemd/": {"src/daemon"},
     "cuda": {"src/client"},
     "CLI/": {"tools", "benchmarks/floor", "benchmarks/index"},
-    "nlohmann/": {"tools"},
+    "re2/": {"src/retention"},
+    "nlohmann/": {"src/retention", "src/fs", "tools"},
 }
 # What takes the time, sleeps or waits past the clock.
 DIRECT_TIME = re.compile(
@@ -142,11 +145,11 @@ def check_metrics(problems):
     proto = (ROOT / "src/control/control.proto").read_text()
     metrics = {}  # name -> type, place
     for message, body in re.findall(r"^message (\w+) \{$(.*?)^\}$", proto, re.M | re.S):
-        for field, options in re.findall(r"^ +(?:optional )?\w+ (\w+) = \d+ \[\(metric\) = \{(.*?)\}\];", body, re.M | re.S):
+        for of, field, options in re.findall(r"^ +(?:optional )?(\w+) (\w+) = \d+ \[\(metric\) = \{(.*?)\}\];", body, re.M | re.S):
             named = re.search(r'\bname: "(\w+)"', options)
             name = "cairnfs_" + (named[1] if named else field)
-            kind = "counter" if name.endswith("_total") else "gauge"
-            metrics[name] = (kind, "cluster" if message == "ClusterActivity" else "all")
+            kind = "histogram" if of == "Durations" else "counter" if name.endswith("_total") else "gauge"
+            metrics[name] = (kind, {"ClusterActivity": "cluster", "Run": "run"}.get(message, "all"))
     page = (ROOT / "docs/operating.md").read_text()
     rows = re.findall(r"^\| `(cairnfs_\w+)` \| (\w+) \| [^|]+ \| (\w+) \| ", page, re.M)
     table = {name: (kind, where) for name, kind, where in rows}

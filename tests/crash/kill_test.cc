@@ -39,7 +39,7 @@ struct Options {
       "pool_size=64MiB,segment_size=4MiB,free_segments_max=8MiB,reserve=1MiB,collect_delay=100ms,"
       "collect_after=1MiB";
   uint64_t seed = 0;
-  unsigned rounds = 60, writers = 3;
+  unsigned rounds = 40, writers = 3;
 };
 
 Options ParseOptions(int argc, char** argv) {

