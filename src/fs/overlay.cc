@@ -73,9 +73,11 @@ auto FirstPast(Ranges& ranges, uint64_t offset) {
 
 }  // namespace
 
-bool Overlay::HasRunTo(uint64_t offset) const {
+std::optional<uint64_t> Overlay::StartOfRunTo(uint64_t offset) const {
   const auto next = runs_.lower_bound(offset);
-  return next != runs_.begin() && std::prev(next)->first + std::prev(next)->second.length == offset;
+  if (next == runs_.begin()) return std::nullopt;
+  const auto& [start, run] = *std::prev(next);
+  return start + run.length == offset ? std::optional(start) : std::nullopt;
 }
 
 void Overlay::Write(uint64_t offset, const io::Slice& data) {

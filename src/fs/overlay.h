@@ -60,8 +60,8 @@ class Overlay {
  public:
   explicit Overlay(const chunking::ChunkParams& params) : params_(params) {}
 
-  // Whether a run ends at `offset`: a write there makes it longer.
-  bool HasRunTo(uint64_t offset) const;
+  // Where the run begins that ends at `offset`, if there is one: a write there makes it longer.
+  std::optional<uint64_t> StartOfRunTo(uint64_t offset) const;
   // Lays `data` over [offset, offset + data.size), growing the run that ends there if there is one; but what takes the
   // place of a run's bytes does not grow one that is stored.
   void Write(uint64_t offset, const io::Slice& data);

@@ -84,7 +84,7 @@ bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   Overlay& overlay = content.overlay;
   content.written_at = Clock::Now();
   content.accepted_bytes += data.size;
-  if (!overlay.HasRunTo(offset)) FillSmallHole(inode, offset);
+  if (!overlay.StartOfRunTo(offset)) FillSmallHole(inode, offset);
   if (!content.filled_holes.empty()) content.filled_holes.Remove(offset, offset + data.size);
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);
@@ -116,8 +116,10 @@ void Streams::MergeTail(const InodePtr& inode, uint64_t size) {
   Content& content = *inode->content;
   const uint64_t grown_from = content.published_size;
   if (grown_from == 0 || size <= grown_from || !content.lost.empty()) return;
-  if (content.overlay.HasRunTo(size)) return;  // it goes on, and is in memory from its last cut on
   const TailMerge merge{.size = size, .params = params_};
+  // Where it goes on, and is in memory from its last cut on, each sync merges what it stores (TailStart).
+  const auto run = content.overlay.StartOfRunTo(size);
+  if (run && !EndsInShortPiece(content.extents, *run, merge)) return;
   // From this host alone: a round waits for no other to read what it could leave as it is.
   ChunkSink sink{chunks_, content.owner, content.pins};
   if (uint64_t replaced = fs::MergeTail(content.extents, merge, local_, sink)) hooks_.freed(replaced);

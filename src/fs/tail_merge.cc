@@ -89,6 +89,16 @@ uint64_t TailStart(const ExtentMap& extents, const GrowingTail& tail) {
   return from;
 }
 
+bool EndsInShortPiece(const ExtentMap& extents, uint64_t offset, const TailMerge& merge) {
+  const uint64_t begin = offset - std::min<uint64_t>(offset, merge.params.size_bytes_min);
+  if (!extents.IsLoaded(begin, offset - begin)) return false;
+  bool is_short = false;
+  extents.ForEach(begin, offset - begin, [&](const Extent& extent) {
+    is_short = extent.end() == offset && BeginsAChunk(extent) && extent.length < merge.params.size_bytes_min;
+  });
+  return is_short;
+}
+
 uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge, store::ChunkStore& readable, ChunkSink& sink) {
   const std::vector<Extent> last = LastExtents(extents, merge);
   bool uncertain = false;

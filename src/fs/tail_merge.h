@@ -20,6 +20,9 @@ struct TailMerge {
   chunking::ChunkParams params;
 };
 
+// Whether what lies before `offset` ends with a piece that is shorter than any chunk within a file: no cut is there.
+bool EndsInShortPiece(const ExtentMap& extents, uint64_t offset, const TailMerge& merge);
+
 // Stores a last extent and those before it as larger chunks, unless that would write much more than what came since
 // they were stored: so a file that grows in N steps keeps about log N pieces, and each of its bytes is written log N
 // times. Chunks are read from `readable`; what is not there stays as it is. Returns the sum of the lengths replaced.

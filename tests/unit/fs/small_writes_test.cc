@@ -107,6 +107,29 @@ TEST_F(SmallWrites, AFileThatGrowsInManyRoundsHasTheChunksOfOneThatIsWrittenAtOn
   EXPECT_EQ(TextOf("log"), text);
 }
 
+// As a logger that opens its file for each line, and syncs it.
+TEST_F(SmallWrites, AFileThatIsOpenedAndSyncedForEachLineHasTheChunksOfOneThatIsWrittenAtOnce) {
+  const std::string text = RandomText(10, 200'000);
+  Save("log", {});
+  uint64_t most = 0;
+  for (size_t at = 0; at < text.size(); at += 100) {
+    FileSystem::Created file = world_.OpenByName("log");
+    ASSERT_TRUE(Write(file, at, std::string_view(text).substr(at, 100)).ok());
+    ASSERT_TRUE(world_.Fsync(file).ok());
+    world_.CloseFile(file);
+    most = std::max<uint64_t>(most, ExtentsOf("log").size());
+  }
+  Sync();
+  EXPECT_LE(most, 16u);
+  EXPECT_EQ(TextOf("log"), text);
+  EXPECT_LE(NewBytes(), text.size() / 100 * kPageBytes);  // with each line a page at most, on average
+  world_.Reopen();
+  EXPECT_EQ(TextOf("log"), text);
+  Append("log", "x");
+  Sync();
+  EXPECT_LE(ExtentsOf("log").size(), 8u);
+}
+
 TEST_F(SmallWrites, ASyncStoresWhatIsNewOfAStream) {
   const std::string text = RandomText(3, kMiB);
   FileSystem::Created file = world_.Create("log");
