@@ -89,6 +89,8 @@ class Streams {
   chunking::ChunkParams params() const { return params_; }
 
  private:
+  Result<std::string> ReadOfTail(const Content& content, const Extent& piece);
+  Result<Digest> PutOfTail(std::string_view text, ChunkSink& sink);
   void FillSmallHole(const InodePtr& inode, uint64_t end) REQUIRES_LOCK(inode->mutex);
   static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: another thread cuts, or waits
   // Chunks that the caller must Hash after it has released the lock.

@@ -99,28 +99,29 @@ bool EndsInShortPiece(const ExtentMap& extents, uint64_t offset, const TailMerge
   return is_short;
 }
 
-uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge, store::ChunkStore& readable, ChunkSink& sink) {
+uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge) {
   const std::vector<Extent> last = LastExtents(extents, merge);
   bool uncertain = false;
-  size_t count = CountPieces(last, merge, uncertain);
-  std::string bytes;
-  for (auto piece = last.end() - static_cast<ptrdiff_t>(count); piece != last.end() && count > 1; ++piece) {
-    auto chunk = store::GetText(readable, piece->digest);
-    if (!chunk.ok() || chunk->size() != piece->chunk_size) return 0;
-    chunk->resize(piece->length);
-    if (std::exchange(uncertain, false) && EndsAtCut(*chunk, merge.params)) {
-      --count;
-    } else {
-      bytes += *chunk;
-    }
-  }
+  const size_t count = CountPieces(last, merge, uncertain);
   if (count < 2) return 0;
+  const auto first = last.end() - static_cast<ptrdiff_t>(count);
+  std::vector<std::string> pieces;  // the last one first
+  for (auto piece = last.end(); piece-- != first;) {
+    auto chunk = merge.read(*piece);
+    if (!chunk.ok() || chunk->size() != piece->chunk_size) break;
+    chunk->resize(piece->length);
+    if (piece == first && uncertain && EndsAtCut(*chunk, merge.params)) break;
+    pieces.push_back(*std::move(chunk));
+  }
+  if (pieces.size() < 2) return 0;
+  std::string bytes;
+  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) bytes += *piece;
   const uint64_t begin = merge.size - bytes.size();
   std::vector<Extent> merged;
   uint64_t from = 0;
   for (uint64_t end : FindEnds(bytes, merge.params)) {
     const uint64_t length = end - from;
-    auto digest = PutText(std::string_view(bytes).substr(from, length), sink);
+    auto digest = merge.put(std::string_view(bytes).substr(from, length));
     if (!digest.ok()) return 0;  // the next round tries again
     merged.push_back({begin + from, length, *digest, 0, static_cast<uint32_t>(length)});
     from = end;

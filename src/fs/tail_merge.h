@@ -3,6 +3,9 @@
 // chunks end there. docs/decisions/sync-rounds.md.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "chunking/chunker.h"
 #include "fs/extent_map.h"
 
@@ -18,6 +21,8 @@ uint64_t TailStart(const ExtentMap& extents, const GrowingTail& tail);
 struct TailMerge {
   uint64_t size = 0;  // of the file: where its last extent ends
   chunking::ChunkParams params;
+  std::function<Result<std::string>(const Extent&)> read;  // its whole chunk
+  std::function<Result<Digest>(std::string_view)> put;
 };
 
 // Whether what lies before `offset` ends with a piece that is shorter than any chunk within a file: no cut is there.
@@ -25,8 +30,8 @@ bool EndsInShortPiece(const ExtentMap& extents, uint64_t offset, const TailMerge
 
 // Stores a last extent and those before it as larger chunks, unless that would write much more than what came since
 // they were stored: so a file that grows in N steps keeps about log N pieces, and each of its bytes is written log N
-// times. Chunks are read from `readable`; what is not there stays as it is. Returns the sum of the lengths replaced.
-// Blocks.
-uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge, store::ChunkStore& readable, ChunkSink& sink);
+// times. What cannot be read stays as it is, and what lies before it. Returns the sum of the lengths replaced. Blocks
+// as `read` and `put` do.
+uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge);
 
 }  // namespace cairnfs::fs

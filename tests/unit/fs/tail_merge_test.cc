@@ -24,7 +24,13 @@ class TailMergeTest : public testing::Test {
   }
   uint64_t Merge() {
     ChunkSink sink = Sink();
-    return MergeTail(extents_, {.size = size_, .params = params_}, *world_.chunks, sink);
+    return MergeTail(extents_, {.size = size_,
+                                .params = params_,
+                                .read = [&](const Extent& piece) -> Result<std::string> {
+                                  if (piece.offset == unreadable_) return MakeError(ErrorCode::kIo, "unreadable");
+                                  return store::GetText(*world_.chunks, piece.digest);
+                                },
+                                .put = [&](std::string_view text) { return PutText(text, sink); }});
   }
   std::vector<Extent> Extents() const {
     std::vector<Extent> all;
@@ -59,6 +65,7 @@ class TailMergeTest : public testing::Test {
 
   World world_;
   uint64_t size_ = 0;
+  uint64_t unreadable_ = UINT64_MAX;  // where a piece begins
 
  private:
   ChunkSink Sink() { return {*world_.chunks, {}, pins_}; }
@@ -111,6 +118,14 @@ TEST_F(TailMergeTest, WhatEndsAtACutStays) {
   EXPECT_EQ(Merge(), 20U * 6000);
   EXPECT_EQ(Extents()[0].digest, first);
   EXPECT_EQ(Lengths(), AtOnce());
+}
+
+TEST_F(TailMergeTest, WhatCannotBeReadStaysAndWhatLiesBeforeIt) {
+  for (int i = 0; i < 8; ++i) Add(6000);
+  unreadable_ = 3 * 6000;
+  EXPECT_EQ(Merge(), 4U * 6000);
+  EXPECT_EQ(Lengths(), (std::vector<uint64_t>{6000, 6000, 6000, 6000, 24'000}));
+  EXPECT_EQ(Stored(), Text().substr(0, size_));
 }
 
 TEST_F(TailMergeTest, APieceThatALaterOneCutShortIsMerged) {
