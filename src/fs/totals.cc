@@ -13,21 +13,47 @@ constexpr uint64_t kInodesMax = uint64_t{1} << 40;
 // With so much of metadata it is counted how many more there is room for. Most take less.
 constexpr uint64_t kBytesPerInode = 1024;
 constexpr int kTriesMax = 4;
-constexpr int64_t kCountEveryMs = 600'000;
+constexpr std::chrono::minutes kCountEvery{10};           // what other hosts change too
+constexpr std::chrono::seconds kCountDisturbedEvery{10};  // what changed while it was counted
 
 }  // namespace
 
+bool Totals::CountInodes() {
+  const uint64_t changes = changes_;
+  const int64_t made = made_;
+  int64_t inodes = 0;
+  const Status counted = ScanPrefix(at_.until_stop, at_.kv, "I", [&](const kv::KvEntry&) {
+    inodes++;
+    return true;
+  });
+  if (!counted.ok()) return false;
+  counted_ = inodes - made;
+  return changes == changes_;
+}
+
+bool Totals::BeginsCount(std::chrono::milliseconds interval) {
+  using namespace std::chrono;
+  const int64_t now_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
+  int64_t began_ms = began_ms_;
+  if (began_ms >= 0 && now_ms - began_ms < interval.count()) return false;
+  return began_ms_.compare_exchange_strong(began_ms, now_ms);
+}
+
 void LocalTotals::Start() {
+  BeginsCount({});
   at().waiters.Post([this] {
     records_.Count(at().until_stop);
-    static_cast<void>(ScanPrefix(at().until_stop, at().kv, "I", [this](const kv::KvEntry&) {
-      NoteMade();
-      return true;
-    }));
+    is_exact_ = CountInodes();
   });
 }
 
-void LocalTotals::AddInodes(FsSpace& space) const {
+void LocalTotals::CountAgain() {
+  if (is_exact_ || !BeginsCount(kCountDisturbedEvery)) return;
+  at().waiters.Post([this] { is_exact_ = CountInodes(); });
+}
+
+void LocalTotals::AddInodes(FsSpace& space) {
+  CountAgain();
   space.inodes_free = RoomBytes() / kBytesPerInode;
   space.inodes_total = inode_count() + space.inodes_free;
 }
@@ -50,6 +76,7 @@ uint64_t LocalTotals::UnrecordedBytes(uint64_t& dirty_bytes) {
 }
 
 void LocalTotals::Fill(FsStatus& status) {
+  CountAgain();
   status.inode_count = inode_count();
   status.metadata_room_bytes = RoomBytes();
   for (int tries = 1;; tries++) {
@@ -61,7 +88,7 @@ void LocalTotals::Fill(FsStatus& status) {
   if (static_cast<int64_t>(status.logical_bytes) < 0) status.logical_bytes = 0;
 }
 
-void SharedTotals::AddInodes(FsSpace& space) const {
+void SharedTotals::AddInodes(FsSpace& space) {
   const std::optional<uint64_t> room = store_.RoomForNames();
   space.inodes_free = room ? *room / kBytesPerInode : kInodesMax - inode_count();
   space.inodes_total = inode_count() + space.inodes_free;
@@ -79,26 +106,16 @@ void SharedTotals::Fill(FsStatus& status) {
 }
 
 void SharedTotals::CountAgain() {
-  using namespace std::chrono;
-  const int64_t now_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
-  int64_t counted_ms = counted_ms_;
-  if (counted_ms >= 0 && now_ms - counted_ms < kCountEveryMs) return;
-  if (!counted_ms_.compare_exchange_strong(counted_ms, now_ms)) return;
+  if (!BeginsCount(kCountEvery)) return;
   at().waiters.Post([this] {
     uint64_t bytes = 0;
-    int64_t inodes = 0;
     const Status records = ScanPrefix(at().until_stop, at().kv, "D", [&](const kv::KvEntry& entry) {
       auto record = meta::FileRecord::Decode(entry.value);
       if (record.ok()) bytes += record->allocated_bytes;
       return true;
     });
-    const Status counted = ScanPrefix(at().until_stop, at().kv, "I", [&](const kv::KvEntry&) {
-      inodes++;
-      return true;
-    });
-    if (!records.ok() || !counted.ok()) return;
-    bytes_ = bytes;
-    SetInodeCount(inodes);
+    if (records.ok()) bytes_ = bytes;
+    CountInodes();
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 
 #include "base/task_queue.h"
 #include "fs/filesystem.h"
@@ -25,23 +26,36 @@ class Totals {
   explicit Totals(const Parts& parts) : at_(parts) {}
   virtual ~Totals() = default;
 
-  void NoteMade() { inode_count_++; }
-  void NoteRemoved() { inode_count_--; }
+  void NoteMade() { NoteChange(1); }
+  void NoteRemoved() { NoteChange(-1); }
   // What there is of inodes, and room for.
-  virtual void AddInodes(FsSpace& space) const = 0;
+  virtual void AddInodes(FsSpace& space) = 0;
   // The bytes and inodes of a status.
   virtual void Fill(FsStatus& status) = 0;
-  // Where they are counted now and then: begins a count, if the last is old.
-  virtual void CountAgain() {}
-  uint64_t inode_count() const { return static_cast<uint64_t>(std::max<int64_t>(0, inode_count_.load())); }
+  // Begins a count, if there is none that holds, or it is old.
+  virtual void CountAgain() = 0;
+  // What the last count has found, and what this host has made since.
+  uint64_t inode_count() const { return static_cast<uint64_t>(std::max<int64_t>(0, counted_ + made_)); }
 
  protected:
-  void SetInodeCount(int64_t count) { inode_count_ = count; }
+  // Counts all inodes. What this host makes or removes meanwhile may count twice, or not at all: false then, and when
+  // the count was cut short. Blocks.
+  bool CountInodes();
+  // Whether no count has begun for so long; then one begins now.
+  bool BeginsCount(std::chrono::milliseconds interval);
   const Parts& at() const { return at_; }
 
  private:
+  void NoteChange(int64_t made) {
+    made_ += made;
+    changes_++;
+  }
+
   const Parts at_;
-  std::atomic<int64_t> inode_count_{0};  // exact once the first count is through
+  std::atomic<int64_t> counted_{0};    // by the last count, less what had been made by then
+  std::atomic<int64_t> made_{0};       // by this host, less what it has removed
+  std::atomic<uint64_t> changes_{0};   // of made_
+  std::atomic<int64_t> began_ms_{-1};  // steady clock: when the last count began; -1: never
 };
 
 class LocalTotals final : public Totals {
@@ -49,13 +63,12 @@ class LocalTotals final : public Totals {
   // Both outlive it.
   LocalTotals(const Parts& parts, kv::LocalKvStore& kv, const MetadataRoom& room)
       : Totals(parts), kv_(kv), records_(kv), room_(room) {}
-  // Counts in the background. What is made and removed meanwhile is counted as it comes, and may for that one time be
-  // counted twice.
-  void Start();
+  void Start();  // counts in the background
   // Of the file's record; 0 where there is none.
   uint64_t AllocatedBytesOf(InodeId inode) { return records_.AllocatedBytesOf(inode); }
-  void AddInodes(FsSpace& space) const override;
+  void AddInodes(FsSpace& space) override;
   void Fill(FsStatus& status) override;
+  void CountAgain() override;
 
  private:
   // What files in memory hold beyond their records, modulo 2^64: files may have shrunk. `dirty_bytes`: what of them is
@@ -67,6 +80,7 @@ class LocalTotals final : public Totals {
   kv::LocalKvStore& kv_;
   RecordTotals records_;
   const MetadataRoom& room_;
+  std::atomic<bool> is_exact_{false};  // the count holds, as nobody else changes them
 };
 
 // Of a namespace that others change too, the sums are as of a count now and then, which somebody who wants to know
@@ -75,14 +89,13 @@ class SharedTotals final : public Totals {
  public:
   // `store` keeps the names, and outlives it.
   SharedTotals(const Parts& parts, const kv::SharedKvStore& store) : Totals(parts), store_(store) {}
-  void AddInodes(FsSpace& space) const override;
+  void AddInodes(FsSpace& space) override;
   void Fill(FsStatus& status) override;
   void CountAgain() override;
 
  private:
   const kv::SharedKvStore& store_;
-  std::atomic<uint64_t> bytes_{0};       // of all records, as of the last count
-  std::atomic<int64_t> counted_ms_{-1};  // steady clock: when that began; -1: never
+  std::atomic<uint64_t> bytes_{0};  // of all records, as of the last count
 };
 
 }  // namespace cairnfs::fs

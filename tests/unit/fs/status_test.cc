@@ -1,5 +1,6 @@
 // Status: right at any moment, and cheap.
 
+#include "../../support/eventually.h"
 #include "base/clock.h"
 #include "fixture.h"
 #include "fs/maintenance.h"
@@ -93,6 +94,17 @@ TEST(Status, CountsInodesOfEveryType) {
   EXPECT_EQ(world.fs->maintenance().GetStatus().inode_count, 3u);  // the root is one
   ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "empty").ok());
   EXPECT_EQ(world.fs->maintenance().GetStatus().inode_count, 2u);
+}
+
+TEST(Status, CountsAgainWhatWasMadeAndRemovedMeanwhile) {
+  World world;
+  for (int i = 0; i < 3000; i++) world.CloseFile(world.Create("old" + std::to_string(i)));
+  world.Reopen();
+  for (int i = 0; i < 300; i++) {
+    world.CloseFile(world.Create("new" + std::to_string(i)));
+    ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "old" + std::to_string(2999 - 2 * i)).ok());
+  }
+  EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetStatus().inode_count == 3001; }));
 }
 
 TEST(Status, ReadsNoRecordsOnceTheyAreCounted) {
