@@ -165,7 +165,9 @@ Result<meta::FileRecord> DirtyFiles::MakeRecord(const InodePtr& inode) {
   streams_.MergeSmallExtents(inode);
   streams_.MergeTail(inode, durable_size);
   ChunkSink sink{chunks_, content.owner, content.pins};
-  auto recipe = content.extents.Store(sink);
+  uint64_t replaced_bytes = 0;
+  auto recipe = content.extents.Store(sink, replaced_bytes);
+  if (replaced_bytes > 0) streams_.NoteReplaced(replaced_bytes);
   if (!recipe.ok()) {
     // The file stays as it was recorded last, and comes again: no other waits for it.
     streams_.NoteRecipeError(inode, recipe.error());

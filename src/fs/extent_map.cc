@@ -274,7 +274,7 @@ uint64_t ExtentMap::MergeInLeaf(Leaf& leaf, const RangeSet& keep, ChunkSink& sin
   return replaced;
 }
 
-Result<Recipe> ExtentMap::Store(ChunkSink& sink) {
+Result<Recipe> ExtentMap::Store(ChunkSink& sink, uint64_t& replaced_bytes) {
   Recipe recipe;
   bool all_loaded = std::all_of(leaves_.begin(), leaves_.end(), [](const auto& item) { return item.second.loaded; });
   if (all_loaded && extent_count_ <= kInlineExtentsMax) {
@@ -289,7 +289,9 @@ Result<Recipe> ExtentMap::Store(ChunkSink& sink) {
   for (auto& [index, leaf] : leaves_) {
     // Inline recipes load as clean leaves that have no page yet.
     if (leaf.loaded && (leaf.dirty || leaf.page.extent_count == 0)) {
-      CAIRNFS_ASSIGN_OR_RETURN(const Digest page, PutText(EncodeExtents(leaf.extents, index * kLeafBytes), sink));
+      const std::string text = EncodeExtents(leaf.extents, index * kLeafBytes);
+      CAIRNFS_ASSIGN_OR_RETURN(const Digest page, PutText(text, sink));
+      if (leaf.page.extent_count > 0) replaced_bytes += text.size();
       leaf.page = PageRef{index, page, 0, leaf.extents.size()};
       for (const Extent& extent : leaf.extents) leaf.page.allocated_bytes += extent.length;
       leaf.dirty = false;

@@ -70,8 +70,9 @@ class ExtentMap {
   // replaced. What can not be read or put stays as it is.
   uint64_t MergeSmall(const RangeSet& keep, ChunkSink& sink);
 
-  // Writes changed pages to the store and returns the recipe as it is now. After it, no page is dirty.
-  Result<Recipe> Store(ChunkSink& sink);
+  // Writes changed pages to the store and returns the recipe as it is now. After it, no page is dirty. Adds the bytes
+  // of the pages that they replace, about, to `replaced_bytes`.
+  Result<Recipe> Store(ChunkSink& sink, uint64_t& replaced_bytes);
 
  private:
   struct Leaf {

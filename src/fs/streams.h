@@ -58,6 +58,8 @@ class Streams {
   void MergeSmallExtents(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // The same for the end of a file that grows. `size`: how many of its bytes are stored (tail_merge.h).
   void MergeTail(const InodePtr& inode, uint64_t size) REQUIRES_LOCK(inode->mutex);
+  // So many bytes of recipes have lost their place. REQUIRES (unchecked): the lock of the file is held.
+  void NoteReplaced(uint64_t recipe_bytes) { hooks_.freed(recipe_bytes); }
   // Has another thread cut, if there is enough and none does.
   void ScheduleCut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Tries again to store chunks that found no space.

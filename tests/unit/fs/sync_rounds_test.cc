@@ -414,6 +414,21 @@ TEST(Collector, WhatWasWrittenAfterTheFileWasUnlinkedCounts) {
   EXPECT_TRUE(Eventually([&] { return world.fs->maintenance().GetStatus().store.chunk_count == 0; }));
 }
 
+// Each sync writes the page of the recipe anew, in which the bytes that it overwrites stand.
+TEST(Collector, PagesOfRecipesThatWereReplacedCount) {
+  World world;
+  world.fs_options.collect_after_bytes = kMiB;
+  world.fs_options.collect_delay_ms = 0;
+  world.Remake();
+  FileSystem::Created file = SaveAndSync(world, "base", RandomText(1, 4 * kMiB));
+  for (uint64_t page = 0; page < 400; ++page) {
+    ASSERT_TRUE(world.Write(file, page * 2 * kPageBytes, RandomText(page, 512)).ok());
+    ASSERT_TRUE(world.Fsync(file).ok());
+  }
+  world.CloseFile(file);
+  EXPECT_GE(AwaitCollections(world, 1), 1u);
+}
+
 TEST(Collector, FilesThatGoAllTheTimeDoNotPutItOffForEver) {
   World world;
   world.fs_options.collect_after_bytes = 16 * kKiB;
