@@ -357,7 +357,10 @@ Result<std::unique_ptr<grpc::Server>> Service::Impl::Serve(Control::Service& ser
   auto server = builder.BuildAndStart();
   umask(mask);
   if (server == nullptr) {
-    return MakeError(ErrorCode::kIo, "cannot listen on the control socket " + options_.socket_path);
+    struct stat info;
+    const bool is_other = lstat(options_.socket_path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode);
+    return MakeError(ErrorCode::kIo, "cannot listen on the control socket " + options_.socket_path +
+                                         (is_other ? ": what is there is no socket; remove it" : ""));
   }
   return server;
 }

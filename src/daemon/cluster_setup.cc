@@ -47,7 +47,10 @@ const char* WhatIsToBeDone(const Config& config, bool is_node) {
     return "; the host that serves it must be mounted, its serve_metadata address be given, and the id before the @ be "
            "that of its node: where another node has the names now, join again with a new token";
   }
-  if (is_node) return "; the host that serves it must be mounted, and its serve_metadata address be given";
+  if (is_node) {
+    return "; the host that serves it must be mounted, and its serve_metadata address be given. Where nodes have "
+           "certificates, give --token, and the serve_join address of a host";
+  }
   if (!AsksForTls(config)) return "; is etcd running, and can this host reach it?";
   return "; that etcd speaks TLS: give its authority (tls_ca, --tls-ca), and where it asks for certificates this "
          "host's (tls_certificate and tls_key)";

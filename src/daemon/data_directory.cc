@@ -294,7 +294,8 @@ Status DataDirectory::CheckDirectory() const {
                                  "change what is stored in it: run chmod go-w {}",
                                  path_, info.st_mode & 07777, path_));
   }
-  for (const char* name : {"LOCK", "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log"}) {
+  for (const char* name :
+       {"LOCK", "format", "format.making", kNewFormat, "cairnfs.log", "cairnfs.1.log", "cairnfs.2.log"}) {
     CAIRNFS_RETURN_IF_ERROR(CheckOwnFile(directory_, name, path_));
   }
   return {};

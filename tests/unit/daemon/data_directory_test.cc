@@ -385,6 +385,19 @@ TEST_F(DataDirectoryTest, LinksInPlaceOfItsFilesAreRefused) {
   EXPECT_EQ(text, "precious");
 }
 
+TEST_F(DataDirectoryTest, FifosInPlaceOfItsFilesAreRefused) {
+  Make();
+  for (const char* name : {"format.making", "format.new", "format"}) {
+    const std::string path = data_ + "/" + name;
+    stdfs::remove(path);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    Error error = ErrorOf();
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << path;
+    EXPECT_TRUE(Has(error, path + " is no regular file")) << error.message;
+    stdfs::remove(path);
+  }
+}
+
 TEST_F(DataDirectoryTest, WrongPlaces) {
   EXPECT_EQ(ErrorOf(false).code, ErrorCode::kNotFound);
   data_ = folder_ + "/no/such";
