@@ -12,8 +12,7 @@
 #include "cluster_commands.h"
 #include "command_line.h"
 #include "commands.h"
-#include "commit_command.h"
-#include "control/rank_gate.h"
+#include "commit_cli.h"
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
 #include "metadata_commands.h"
@@ -26,22 +25,6 @@ void AddTarget(CLI::App& command, Target& target,
                const std::string& which = "the mount point, or any path in the mount") {
   auto* path = command.add_option("DIR", target.path, which)->check(NotEmpty());
   command.add_option("--data", target.data, "the data directory")->check(NotEmpty())->excludes(path);
-}
-
-void AddCommit(CLI::App& app, CommitCommand& commit, int& exit_code) {
-  auto* command = app.add_subcommand("commit", "rename a directory once all ranks of a job have called this");
-  command->add_option("TMP", commit.from, "the directory that all ranks wrote into")->required();
-  command->add_option("FINAL", commit.to, "its final name")->required();
-  command->add_option("--ranks", commit.ranks, "how many ranks call")
-      ->required()
-      ->check(CLI::Range(1U, control::GateCall::kRanksMax));
-  auto* rank = command->add_option("--rank", commit.rank,
-                                   "the number of this one, from 0 on (default: RANK, OMPI_COMM_WORLD_RANK, PMI_RANK "
-                                   "or SLURM_PROCID of the environment)");
-  command->add_option("--id", commit.id, "a name of its own in place of a number")->excludes(rank);
-  command->add_option("--timeout", commit.timeout, "how long to wait for the other ranks (default 10min)");
-  command->add_flag("--json", commit.json, "print JSON");
-  command->callback([&] { exit_code = RunCommit(commit); });
 }
 
 // Lives as long as the parser refers to it.
@@ -359,8 +342,8 @@ int Main(int argc, char** argv) {
   StoreCommands store;
   AddStatusAndWait(app, store, exit_code);
   AddGcAndCheck(app, store, exit_code);
-  CommitCommand commit;
-  AddCommit(app, commit, exit_code);
+  CommitCommands commits;
+  AddCommits(app, commits, exit_code);
   CheckpointCommands checkpoints;
   AddCheckpoints(app, checkpoints, exit_code);
   ClusterCommands cluster;

@@ -17,6 +17,7 @@
 #include "control/rank_gate.h"
 #include "daemon/exit_codes.h"
 #include "daemon/size_text.h"
+#include "deferred_commit.h"
 #include "json_text.h"
 #include "locate.h"
 #include "output.h"
@@ -26,6 +27,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
+constexpr const char* kRankTimeout = "10min";
 // Where launchers say which rank a process is: torchrun, Open MPI, MPICH and Intel MPI, Slurm.
 constexpr std::array kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
 
@@ -75,20 +77,13 @@ Result<control::GateCall> MakeCall(const CommitCommand& command, const std::stri
   control::GateCall call;
   call.ranks = command.ranks;
   CAIRNFS_RETURN_IF_ERROR(ChooseRank(command, call));
-  auto timeout_ms = daemon::ParseDurationMs(command.timeout);
+  auto timeout_ms = daemon::ParseDurationMs(command.timeout.empty() ? kRankTimeout : command.timeout);
   if (!timeout_ms.ok()) return timeout_ms.error().WithContext("--timeout");
   call.timeout = std::chrono::milliseconds(*timeout_ms);
-  CAIRNFS_ASSIGN_OR_RETURN(struct stat directory, LookAtDirectory(from, to));
-  const stdfs::path final_path(to);
-  const std::string parent = final_path.has_parent_path() ? final_path.parent_path().string() : ".";
-  struct stat final_parent;
-  if (stat(parent.c_str(), &final_parent) != 0) return ErrnoError(errno, "cannot commit to " + to);
-  if (final_parent.st_dev != directory.st_dev) {
-    return Wrong(fmt::format("{} and {} do not lie in one mount", from, to));
-  }
-  call.directory = InodeId{directory.st_ino};
-  call.final_parent = InodeId{final_parent.st_ino};
-  call.final_name = final_path.filename().string();
+  CAIRNFS_ASSIGN_OR_RETURN(const CommitTarget target, LookAtCommit(from, to));
+  call.directory = target.directory;
+  call.final_parent = target.final_parent;
+  call.final_name = target.final_name;
   return call;
 }
 
@@ -98,9 +93,7 @@ Status Rename(const std::string& from, const std::string& to) {
   return ErrnoError(errno, fmt::format("cannot rename {} to {}", from, to));
 }
 
-}  // namespace
-
-int RunCommit(const CommitCommand& command) {
+int RunRank(const CommitCommand& command) {
   const std::string from = WithoutSlashes(command.from), to = WithoutSlashes(command.to);
   auto call = MakeCall(command, from, to);
   if (!call.ok()) return Fail(call.error());
@@ -112,6 +105,28 @@ int RunCommit(const CommitCommand& command) {
   if (!committed.ok()) return Fail(committed.error());
   if (command.json) Print(JsonText({{"committed", true}, {"path", Absolute(to)}, {"ranks", command.ranks}}));
   return daemon::kExitDone;
+}
+
+}  // namespace
+
+Result<CommitTarget> LookAtCommit(const std::string& from, const std::string& to) {
+  CAIRNFS_ASSIGN_OR_RETURN(struct stat directory, LookAtDirectory(from, to));
+  const stdfs::path final_path(to);
+  const std::string parent = final_path.has_parent_path() ? final_path.parent_path().string() : ".";
+  struct stat final_parent;
+  if (stat(parent.c_str(), &final_parent) != 0) return ErrnoError(errno, "cannot commit to " + to);
+  if (final_parent.st_dev != directory.st_dev) {
+    return Wrong(fmt::format("{} and {} do not lie in one mount", from, to));
+  }
+  return CommitTarget{InodeId{directory.st_ino}, InodeId{final_parent.st_ino}, final_path.filename().string()};
+}
+
+int RunCommit(const CommitCommand& command) {
+  if (!command.ticket.empty()) return RunAwaitTicket(command);
+  if (command.to.empty()) return Fail(Wrong("FINAL is required: the final name of the directory"));
+  if (command.is_async) return RunDeferCommit(command);
+  if (command.ranks > 0) return RunRank(command);
+  return Fail(Wrong("one of --ranks, --async and --wait is required"));
 }
 
 }  // namespace cairnfs::tools

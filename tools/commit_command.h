@@ -1,7 +1,10 @@
-// `cairnfs commit`: one rank of a commit.
+// `cairnfs commit`: one rank of a commit; or one that is deferred (deferred_commit.h).
 #pragma once
 
 #include <string>
+
+#include "base/result.h"
+#include "base/types.h"
 
 namespace cairnfs::tools {
 
@@ -10,10 +13,21 @@ struct CommitCommand {
   unsigned ranks = 0;
   std::string rank;  // a number; empty: from the environment of the launcher, unless `id` is given
   std::string id;
-  std::string timeout = "10min";
+  std::string timeout;  // empty: of a rank 10 min, of a ticket none
+  bool is_async = false;
+  unsigned under_way_max = 1;
+  std::string ticket;  // to wait for; `from` is then any path in the mount, or empty
   bool json = false;
 };
 
 int RunCommit(const CommitCommand& command);
+
+// What a commit is about, by the inode numbers of the mount.
+struct CommitTarget {
+  InodeId directory, final_parent;
+  std::string final_name;
+};
+// Of a directory, or of one that has its final name already. Without slashes at their ends.
+Result<CommitTarget> LookAtCommit(const std::string& from, const std::string& to);
 
 }  // namespace cairnfs::tools

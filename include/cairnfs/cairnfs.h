@@ -69,12 +69,14 @@ enum cairnfs_exit_code {
   CAIRNFS_EXIT_NO_DAEMON = 3,
   CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems, other than what it repaired */
   /* In use: the data directory, the mount point, files in the mount (to a remount with `ro`: for writing); a check runs
-   * already; `gc` in a cluster; `node forget` of a node that is up; a user's share of this host's ranks commits. */
+   * already; `gc` in a cluster; `node forget` of a node that is up; a user's share of this host's ranks commits; a
+   * directory whose deferred commit is under way; `commit --wait --timeout` of one that is under way still. */
   CAIRNFS_EXIT_BUSY = 5,
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
   /* The data directory is damaged, or of a newer format. */
   CAIRNFS_EXIT_CORRUPT = 7,
-  CAIRNFS_EXIT_NONE = 8, /* `latest` found no whole checkpoint, `retain` no policy */
+  /* `latest` found no whole checkpoint, `retain` no policy, `commit --wait` no such ticket. */
+  CAIRNFS_EXIT_NONE = 8,
   /* The time of `umount --deadline` or `stop_deadline` was up before everything was durable. */
   CAIRNFS_EXIT_LOST = 9
 };

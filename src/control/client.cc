@@ -291,6 +291,24 @@ Result<SetMinReplicasReply> Client::SetMinReplicas(uint32_t min_replicas) {
   return impl_->Ask<SetMinReplicasReply>(&Control::Stub::SetMinReplicas, request);
 }
 
+Result<uint64_t> Client::Defer(const DeferRequest& request) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, impl_->StubForRanks());
+  grpc::ClientContext context;
+  DeferReply reply;
+  const grpc::Status status = stub->Defer(&context, request, &reply);
+  if (!status.ok()) return ErrorOf(status);
+  return reply.ticket();
+}
+
+Result<AwaitTicketReply> Client::AwaitTicket(const AwaitTicketRequest& request) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, impl_->StubForRanks());
+  grpc::ClientContext context;
+  AwaitTicketReply reply;
+  const grpc::Status status = stub->AwaitTicket(&context, request, &reply);
+  if (!status.ok()) return ErrorOf(status);
+  return reply;
+}
+
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto stub, impl_->StubForRanks());
   grpc::ClientContext context;

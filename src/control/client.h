@@ -68,6 +68,10 @@ class Client {
   Status PausePolicies();           // for who is about to unmount
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
+  // A ticket for a commit that is made later. Blocks while another of the caller's is under way, as the request says.
+  Result<uint64_t> Defer(const DeferRequest& request);
+  // Blocks until it has ended, or for the time of the request. Its result is given once.
+  Result<AwaitTicketReply> AwaitTicket(const AwaitTicketRequest& request);
 
  private:
   class Impl;

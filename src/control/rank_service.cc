@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "control/socket_uri.h"
 #include "control/user_shares.h"
 #include "fs/names.h"
+#include "fs/tickets.h"
 #include "rpc/status.h"
 
 namespace cairnfs::control {
@@ -104,7 +106,56 @@ class RankCalls final : public Control::Service {
     return rpc::ToGrpc(error.WithContext(CannotMakeDurable(*request)));
   }
 
+  grpc::Status Defer(grpc::ServerContext* context, const DeferRequest* request, DeferReply* reply) override {
+    const auto caller = CallerOf(*context);
+    if (!caller.ok()) return rpc::ToGrpc(caller.error());
+    const Place place(commits_, caller->uid);
+    if (!place.is_taken) return rpc::ToGrpc(TooMany("deferred commits", commits_max_));
+    const CallWatch::Call running(at_.calls, *context);
+    const fs::Tickets::Request asked{.who = *caller,
+                                     .directory = InodeId{request->directory()},
+                                     .to_parent = InodeId{request->final_parent()},
+                                     .to_name = request->final_name(),
+                                     .under_way_max = request->under_way_max()};
+    const auto take = [&](fs::Done<uint64_t> done) {
+      at_.filesystem.tickets().Take(asked, running.wanted(), std::move(done));
+    };
+    const auto taken = Await<uint64_t>(take, running.wanted());
+    if (!taken.ok()) return rpc::ToGrpc(taken.error());
+    reply->set_ticket(*taken);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status AwaitTicket(grpc::ServerContext* context, const AwaitTicketRequest* request,
+                           AwaitTicketReply* reply) override {
+    const auto caller = CallerOf(*context);
+    if (!caller.ok()) return rpc::ToGrpc(caller.error());
+    const Place place(waits_, caller->uid);
+    if (!place.is_taken) return rpc::ToGrpc(TooMany("calls of cairnfs wait and cairnfs commit --wait", kWaitsMax));
+    const CallWatch::Call running(at_.calls, *context);
+    Context wanted = running.wanted();
+    if (request->has_timeout_ms()) {
+      const auto timeout = std::chrono::milliseconds(
+          std::min<uint64_t>(request->timeout_ms(), std::chrono::milliseconds(GateCall::kTimeoutMax).count()));
+      wanted = wanted.WithTimeout(timeout);
+    }
+    fs::Tickets& tickets = at_.filesystem.tickets();
+    const auto ticket = tickets.Await(wanted, request->ticket(), caller->uid);
+    if (!ticket.ok()) return rpc::ToGrpc(ticket.error());
+    reply->set_state(static_cast<AwaitTicketReply::State>(ticket->state));
+    reply->set_path(tickets.PathOf(running.wanted(), *ticket));
+    reply->set_reason(ticket->reason);
+    if (reply->state() == AwaitTicketReply::UNDER_WAY) reply->set_reason(tickets.WhatHoldsUp(request->ticket()));
+    return grpc::Status::OK;
+  }
+
  private:
+  static Error TooMany(const std::string& what, unsigned places) {
+    return MakeError(ErrorCode::kBusy, fmt::format("no more than {} {} of a user on a host are answered at the same "
+                                                   "time, and fewer while other users call",
+                                                   UserShares::MostOfOne(places), what));
+  }
+
   // Each call holds a thread.
   struct Place {
     Place(UserShares& of, uid_t who) : shares(of), user(who), is_taken(of.Take(who)) {}

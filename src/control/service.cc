@@ -24,6 +24,7 @@
 #include "control/stop_service.h"
 #include "fs/maintenance.h"
 #include "fs/policies.h"
+#include "fs/tickets.h"
 #include "rpc/status.h"
 
 namespace cairnfs::control {
@@ -301,6 +302,7 @@ class Service::Impl final : public Control::Service {
 
   grpc::Status PausePolicies(grpc::ServerContext*, const PausePoliciesRequest*, PausePoliciesReply*) override {
     filesystem_.policies().Pause(kPoliciesPause, kPoliciesPatience);
+    filesystem_.tickets().Pause(kPoliciesPause, kPoliciesPatience);
     return grpc::Status::OK;
   }
 

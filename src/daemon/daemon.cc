@@ -38,8 +38,10 @@
 #include "daemon/preflight.h"
 #include "daemon/stop_deadline.h"
 #include "daemon/stop_record.h"
+#include "daemon/ticket_runner.h"
 #include "fs/maintenance.h"
 #include "fs/policies.h"
+#include "fs/tickets.h"
 #include "fuse/server.h"
 
 namespace cairnfs::daemon {
@@ -170,7 +172,7 @@ class Daemon {
   // Any thread, until everything is durable: the stop that begins is to end by then, unless that is 0; and unmounts, so
   // that Serve ends.
   control::StopEstimate BeginStop(std::chrono::milliseconds deadline);
-  void StartPolicies();
+  void StartRunners();
   Status StopFileSystem();
   void TellWhatTheStopWaitsFor(const Context& context);
   [[noreturn]] void GiveUp(const Context& until, const StopOutcome& outcome);
@@ -187,6 +189,7 @@ class Daemon {
   std::unique_ptr<StopDeadline> stop_deadline_;  // it counts until all below is gone
   std::unique_ptr<AnyVolume> volume_;
   std::unique_ptr<PolicyRunner> policy_runner_;  // used by the filesystem
+  std::unique_ptr<TicketRunner> ticket_runner_;  // the same
   std::unique_ptr<fs::FileSystem> filesystem_;
   std::unique_ptr<fuse::Server> server_;
   std::unique_ptr<LiveConfig> live_config_;
@@ -269,7 +272,7 @@ Status Daemon::StartServing() {
   Status mounted = MountIt();
   if (mounted.ok()) mounted = StartControl();
   if (mounted.ok()) {
-    StartPolicies();
+    StartRunners();
     return {};
   }
   volume_->Stopping();
@@ -357,7 +360,9 @@ control::StopEstimate Daemon::BeginStop(std::chrono::milliseconds deadline) {
   std::call_once(unmounts_, [this, patience] {
     unmounter_ = std::jthread([this, patience] {
       volume_->Stopping();
-      filesystem_->policies().Pause(std::chrono::hours(24), patience);  // what applies them would keep the mount busy
+      // What renames and removes by itself would keep the mount busy.
+      filesystem_->policies().Pause(std::chrono::hours(24), patience);
+      filesystem_->tickets().Pause(std::chrono::hours(24), patience);
       server_->Stop();
     });
   });
@@ -368,16 +373,24 @@ control::StopEstimate Daemon::BeginStop(std::chrono::milliseconds deadline) {
   return estimate;
 }
 
-// Once it is mounted: the runner goes through the mount.
-void Daemon::StartPolicies() {
+// Once it is mounted: the runners go through the mount.
+void Daemon::StartRunners() {
   auto program = FindCairnfs();
   if (!program.ok()) {
-    spdlog::warn("policies of retention are not applied: {}", program.error().message);
+    spdlog::warn("no policies of retention are applied, and no commits deferred: {}", program.error().message);
+    filesystem_->tickets().Refuse("no commit can be deferred here: " + program.error().message);
     return;
   }
   std::error_code ignored;
-  policy_runner_ = std::make_unique<PolicyRunner>(PolicyRunner::Options{
-      .mount_point = std::filesystem::absolute(config_.mount_point, ignored).string(), .program = *std::move(program)});
+  const RunnerOptions options{.mount_point = std::filesystem::absolute(config_.mount_point, ignored).string(),
+                              .program = *std::move(program)};
+  policy_runner_ = std::make_unique<PolicyRunner>(options);
+  ticket_runner_ = std::make_unique<TicketRunner>(options);
+  filesystem_->tickets().Start(
+      [runner = ticket_runner_.get()](const Context& context, const fs::TicketJob& job) {
+        return runner->Run(context, job);
+      },
+      geteuid() == 0 ? std::nullopt : std::optional<uint32_t>(geteuid()));
   filesystem_->policies().Start([runner = policy_runner_.get()](const Context& context, const fs::PolicyJob& job) {
     return runner->Run(context, job);
   });
@@ -434,6 +447,7 @@ Status Daemon::StopFileSystem() {
 Status Daemon::Serve() {
   Status served = server_->Serve(*filesystem_);
   filesystem_->policies().Stop();
+  filesystem_->tickets().Stop();
   volume_->Stopping();  // unmounted by somebody, perhaps without a signal
   spdlog::info("unmounted; making everything durable");
   notifier_.StopWatchdog();

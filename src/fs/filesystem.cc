@@ -66,6 +66,7 @@ Status FileSystem::Stop(const std::function<void(const Status&)>& on_synced) {
   const auto waits_end = Clock::Now() + std::chrono::seconds(impl_->options.commit_wait_seconds_max);
   impl_->maintenance->NoteStop(std::min(waits_end, impl_->end_by.load()));
   impl_->policies->Stop();
+  impl_->tickets->Stop();
   impl_->LeaveCluster(waits_end);
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
@@ -100,6 +101,7 @@ Attributes& FileSystem::attributes() { return *impl_->attributes; }
 Directories& FileSystem::directories() { return *impl_->directories; }
 Maintenance& FileSystem::maintenance() { return *impl_->maintenance; }
 Policies& FileSystem::policies() { return *impl_->policies; }
+Tickets& FileSystem::tickets() { return *impl_->tickets; }
 
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
                                                   Clock::time_point waits_since) {

@@ -216,6 +216,7 @@ class Attributes;
 class Directories;
 class Maintenance;
 class Policies;
+class Tickets;
 
 class FileSystem {
  public:
@@ -308,6 +309,7 @@ class FileSystem {
   Directories& directories();
   Maintenance& maintenance();
   Policies& policies();
+  Tickets& tickets();
 
   // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,

@@ -106,6 +106,7 @@ void Maintenance::Change(const FsOptions& options, Done<void> done) {
   read_only_ = options.read_only;
   at_.commits.SetReadOnly(options.read_only);
   at_.policies.SetReadOnly(options.read_only);
+  at_.tickets.SetReadOnly(options.read_only);
   Status collects = options.read_only ? parts_.collection.Hold() : parts_.collection.Resume();
   if (!collects.ok() || !options.read_only) return done(collects);
   Sync(std::move(done));

@@ -10,6 +10,8 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr size_t kLevelsMax = 4096;
+constexpr size_t kPathLevelsMax = 256;
+constexpr size_t kEntriesSearchedMax = 200'000;  // of one directory on the way
 
 struct Name {
   InodeId parent;
@@ -88,6 +90,19 @@ Result<std::map<InodeId, std::string>> FindPaths(const Context& context, kv::KvS
   std::map<InodeId, std::string> paths;
   CAIRNFS_RETURN_IF_ERROR(FindPaths(context, kv, names, inodes, paths));
   return paths;
+}
+
+Result<std::string> PathBelowRoot(const Context& context, meta::Namespace& names, InodeId directory) {
+  std::string path;
+  InodeId current = directory;
+  for (size_t level = 0; current != kRootInode; ++level) {
+    if (level == kPathLevelsMax) return MakeError(ErrorCode::kTooLarge, "it lies too deep below the root");
+    CAIRNFS_ASSIGN_OR_RETURN(const InodeId parent, names.ParentOf(context, current));
+    CAIRNFS_ASSIGN_OR_RETURN(const std::string name, names.NameIn(context, parent, current, kEntriesSearchedMax));
+    path = path.empty() ? name : name + "/" + path;
+    current = parent;
+  }
+  return path;
 }
 
 }  // namespace cairnfs::fs

@@ -20,4 +20,8 @@ Result<std::map<InodeId, std::string>> FindPaths(const Context& context, kv::KvS
 Status FindPaths(const Context& context, kv::KvStore& kv, meta::Namespace& names, const std::set<InodeId>& inodes,
                  std::map<InodeId, std::string>& paths);
 
+// The path of a directory below the root, without a slash at its begin; of the root itself "". kTooLarge: it lies too
+// deep, or among too many others.
+Result<std::string> PathBelowRoot(const Context& context, meta::Namespace& names, InodeId directory);
+
 }  // namespace cairnfs::fs

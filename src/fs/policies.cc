@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "fs/paths.h"
 #include "fs/scan.h"
 #include "meta/policy_records.h"
 
@@ -25,23 +26,8 @@ constexpr int kLookShare = 50;  // of the time at most goes into looks, one in s
 constexpr std::chrono::seconds kRestMin{60};
 constexpr std::chrono::seconds kRunMax{300};  // what is left then goes on the next time
 constexpr size_t kOwnersPerRead = 512;
-constexpr size_t kPathLevelsMax = 256;
-constexpr size_t kEntriesSearchedMax = 200'000;  // of one directory on the way
 constexpr std::chrono::minutes kTellEvery{1};
 constexpr size_t kTellAtOnce = 10;
-
-Result<std::string> PathBelowRoot(const Context& context, meta::Namespace& names, InodeId directory) {
-  std::string path;
-  InodeId current = directory;
-  for (size_t level = 0; current != kRootInode; ++level) {
-    if (level == kPathLevelsMax) return MakeError(ErrorCode::kTooLarge, "it lies too deep below the root");
-    CAIRNFS_ASSIGN_OR_RETURN(const InodeId parent, names.ParentOf(context, current));
-    CAIRNFS_ASSIGN_OR_RETURN(const std::string name, names.NameIn(context, parent, current, kEntriesSearchedMax));
-    path = path.empty() ? name : name + "/" + path;
-    current = parent;
-  }
-  return path;
-}
 
 LastTime LastTimeOf(const meta::AppliedRecord& record) {
   return {.revision = record.revision, .at = record.at, .next = record.next, .looks_in_vain = record.looks_in_vain};

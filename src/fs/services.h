@@ -20,6 +20,7 @@
 #include "fs/sharing.h"
 #include "fs/streams.h"
 #include "fs/sync_rounds.h"
+#include "fs/tickets.h"
 #include "fs/totals.h"
 #include "fs/waits.h"
 
@@ -42,6 +43,7 @@ struct Services {  // all outlive who has them
   Commits& commits;
   Keeping& keeping;
   Policies& policies;
+  Tickets& tickets;
   HostSession& session;
   Sharing& sharing;
   Closing& closing;

@@ -51,6 +51,15 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
   contents = std::make_unique<Contents>(parts, *records, table, *streams, *rounds, *room, *waiters);
 }
 
+void FileSystem::Impl::MakeTickets(kv::KvStore& kv, Tickets::Lease lease) {
+  tickets = std::make_unique<Tickets>(
+      Tickets::Parts{.names = parts.names,
+                     .kv = kv,
+                     .last_refused = [this](InodeId directory) { return commits->LastRefused(directory); },
+                     .sync_names = [this](Done<void> done) { changes->SyncNames(std::move(done)); }},
+      std::move(lease));
+}
+
 Services FileSystem::Impl::MakeServices() {
   return {.parts = parts,
           .options = options,
@@ -68,6 +77,7 @@ Services FileSystem::Impl::MakeServices() {
           .commits = *commits,
           .keeping = keeping,
           .policies = *policies,
+          .tickets = *tickets,
           .session = *session,
           .sharing = *sharing,
           .closing = *closing,
@@ -81,6 +91,7 @@ Services FileSystem::Impl::MakeServices() {
 void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
   commits->SetReadOnly(options.read_only);
   policies->SetReadOnly(options.read_only);
+  tickets->SetReadOnly(options.read_only);
   const Services services = MakeServices();
   changes = std::move(made_changes);
   names = std::make_unique<Names>(services, *changes);
@@ -101,6 +112,7 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
 void FileSystem::Impl::End() {
   if (!waiters) return;
   policies->Stop();
+  tickets->Stop();
   reader->AwaitRunning();
   commits->Stop();
   stop.request_stop();
@@ -120,6 +132,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
   session = std::make_unique<HostSession>();
   commits = std::make_unique<Commits>(Commits::Parts{parts.names, parts.kv, saves}, Commits::Self{});
   policies = std::make_unique<Policies>(Policies::Parts{parts.names, parts.kv}, Policies::Self{});
+  MakeTickets(parts.kv, {});
   calls = std::make_unique<LocalCalls>(*waiters);
   MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
   MakeContents(std::make_unique<LocalRecords>(parts),
@@ -161,6 +174,10 @@ void SharedFileSystem::MakeCommits() {
           .name = [this] { return host.NameOf(host.self()); },
           .applies = [this](const Context& context,
                             bool may) { return may ? host.TakeRetention(context) : host.LeaveRetention(context); }});
+  MakeTickets(parts.cluster->store, [this](const Context&) -> Result<kv::LeaseId> {
+    CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session now, parts.cluster->membership.session());
+    return now.lease;
+  });
 }
 
 SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)

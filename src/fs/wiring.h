@@ -19,6 +19,7 @@
 #include "fs/services.h"
 #include "fs/shared_files.h"
 #include "fs/shared_renames.h"
+#include "fs/tickets.h"
 #include "fs/writer.h"
 
 namespace cairnfs::fs {
@@ -58,6 +59,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Commits> commits;
   Keeping keeping{parts.names, table};
   std::unique_ptr<Policies> policies;
+  std::unique_ptr<Tickets> tickets;
   std::unique_ptr<Copies> copies;
   std::unique_ptr<Sharing> sharing;
   std::unique_ptr<Closing> closing;
@@ -72,6 +74,8 @@ struct FileSystem::Impl {
   std::unique_ptr<Maintenance> maintenance;
 
  protected:
+  // Once `commits` is there. `kv`: as Tickets::Parts has it.
+  void MakeTickets(kv::KvStore& kv, Tickets::Lease lease);
   Impl(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   void MakeRounds(std::unique_ptr<Publisher> made_publisher);
   // What both are made of, once the session, the calls and the rounds are there.
@@ -105,7 +109,7 @@ struct SharedRoundParts {
 struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   ~SharedFileSystem() override;
-  void MakeCommits();          // and the policies that follow them
+  void MakeCommits();          // and the policies that follow them, and the tickets
   void CompareAllWithStore();  // each open file, before it is read or published again
   Status Start() override;
   void LeaveCluster(Clock::time_point waits_end) override {

@@ -36,6 +36,34 @@ def a_commit_by_all_ranks(world):
     os.rmdir(world.hosts[1].path("late.tmp"))
 
 
+def deferred_commits_outlive_their_host(world):
+    """A ticket of one host gives its result on another; and when its host dies, another one makes the commit."""
+    first, victim, third = world.hosts
+    files = save_checkpoint(world, "deferred")
+    ticket = victim.cairnfs("commit", "--async", victim.path("deferred.tmp"), victim.path("deferred")).strip()
+    assert third.cairnfs("commit", "--wait", ticket, third.mount_point).strip() == third.path("deferred")
+    for host in world.hosts:
+        check_checkpoint(host, "deferred", files)
+    world.checkpoints["deferred"] = files
+    # Before and after the rename.
+    for failpoint in ("fs.ticket_taken", "fs.ticket_renamed"):
+        folder = "deferred-" + failpoint[len("fs.ticket_"):]
+        victim.umount()
+        victim.mount(CAIRNFS_FAILPOINTS=failpoint + "=kill")
+        files = save_checkpoint(world, folder)
+        command = victim.inside(program("cairnfs"), "commit", "--async", victim.path(folder + ".tmp"),
+                                victim.path(folder))
+        ticket = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=120).stdout.strip()
+        wait_until(lambda: not victim.is_alive(), 60, f"{victim.name} dies at {failpoint}")
+        if ticket:
+            third.cairnfs("commit", "--wait", ticket, third.mount_point)
+        wait_until(lambda there=first.path(folder): os.path.isdir(there), 60, f"{folder} is committed")
+        check_checkpoint(first, folder, files)
+        world.checkpoints[folder] = files
+        victim.kill()
+        victim.mount()
+
+
 def a_commit_by_ranks_of_another_user(world):
     """Ranks need not run as the daemon's user: they may commit what they may rename, and nothing else."""
     nobody = 65534
@@ -193,7 +221,7 @@ def what_any_host_has_open_or_writes_is_not_abandoned(world):
             assert os.listdir(one.path(run)) == []
 
 
-CASES = (a_checkpoint_of_all_hosts, a_commit_by_all_ranks, a_commit_by_ranks_of_another_user, waits_of_another_user,
+CASES = (a_checkpoint_of_all_hosts, a_commit_by_all_ranks, deferred_commits_outlive_their_host, a_commit_by_ranks_of_another_user, waits_of_another_user,
          commits_are_known_on_all_hosts, policies_are_applied_by_one_host,
          what_any_host_has_open_or_writes_is_not_abandoned)
 

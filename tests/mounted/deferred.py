@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Deferred commits: cairnfs commit --async and --wait, the same by ioctl, who may, what may happen meanwhile, and ends of
+the daemon at each step. Run as root."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Mount, Scratch, await_end, program, run, run_cases
+from cluster import wait_until
+from runs import call
+
+MIB = 1 << 20
+USER, OTHER = 1234, 4321
+FAILED, USAGE, BUSY, PERMISSION, NONE = 1, 2, 5, 6, 8
+# Around the steps of a deferred commit, in their order.
+FAILPOINTS = ["fs.ticket_taken", "fs.rename_data_durable", "fs.rename_committed", "fs.ticket_renamed",
+              "fs.ticket_ended"]
+
+
+class HeldMount(Mount):
+    """Its daemon makes deferred commits only while they are not held: what it starts to rename waits before it does."""
+
+    def __init__(self, scratch):
+        self.programs = scratch.directory("programs")
+        self.hold_file = os.path.join(scratch.path, "hold")
+        for name, source in (("cairnfsd", "cairnfsd"), ("cairnfs.real", "cairnfs")):
+            run("cp", "--reflink=auto", program(source), os.path.join(self.programs, name))
+        with open(os.path.join(self.programs, "cairnfs"), "w", encoding="ascii") as script:
+            script.write(f"""#!/bin/sh
+[ "$1" != apply-commit ] || while [ -e "{self.hold_file}" ]; do sleep 0.05; done
+exec "{self.programs}/cairnfs.real" "$@"
+""")
+        os.chmod(script.name, 0o755)
+        super().__init__(scratch)
+
+    def mount_command(self):
+        return [os.path.join(self.programs, "cairnfs"), *super().mount_command()[1:]]
+
+    def hold(self):
+        with open(self.hold_file, "wb"):
+            pass
+
+    def release(self):
+        os.unlink(self.hold_file)
+
+
+def as_user(user, *words):
+    return subprocess.run(["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", program("cairnfs"), *words],
+                          capture_output=True, text=True, timeout=120, check=False)
+
+
+def make(mount, name, size=MIB, owner=0):
+    """A directory that is to be committed, as its path without the end ".tmp"."""
+    path = f"{mount.path}/{name}"
+    os.mkdir(path + ".tmp")
+    with open(path + ".tmp/model", "wb") as file:
+        file.write(os.urandom(size))
+    subprocess.run(["chown", "-R", f"{owner}:{owner}", path + ".tmp"], check=True)
+    return path
+
+
+def defer(path, *options, expect=0):
+    done = call("commit", "--async", path + ".tmp", path, *options, expect=expect)
+    return done.stdout.strip() if expect == 0 else done.stderr
+
+
+def result_of(ticket, mount, expect=0):
+    return call("commit", "--wait", ticket, mount.path, expect=expect)
+
+
+def a_ticket_gives_its_result_once():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        path = make(mount, "step-1", 20 * MIB)
+        ticket = defer(path)
+        assert len(ticket) == 16, ticket
+        assert result_of(ticket, mount).stdout == path + "\n"
+        assert os.path.getsize(path + "/model") == 20 * MIB and not os.path.exists(path + ".tmp")
+        assert json.loads(os.getxattr(path, "user.cairnfs.commit"))["uid"] == 0
+        assert "there is no ticket" in result_of(ticket, mount, expect=NONE).stderr
+        # Who asks later is told as well; a caller that is gone holds up nothing.
+        path = make(mount, "step-2")
+        taken = json.loads(call("commit", "--async", path + ".tmp", path, "--json").stdout)
+        assert taken["path"] == path and list(taken) == ["ticket", "path"], taken
+        wait_until(lambda: os.path.exists(path))
+        told = json.loads(call("commit", "--wait", taken["ticket"], mount.path, "--json").stdout)
+        assert told == {"ticket": taken["ticket"], "state": "committed", "path": path, "reason": None}, told
+        mount.umount()
+
+
+def wrong_input_is_told():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        path = make(mount, "step-1")
+        with open(mount.path + "/file.tmp", "wb"):
+            pass
+        os.makedirs(mount.path + "/full/below")
+        for words, code, text in [
+                (("--async", path + ".tmp", path, "--ranks", "2"), USAGE, "excludes"),
+                (("--async", path + ".tmp"), USAGE, "FINAL is required"),
+                ((path + ".tmp", path), USAGE, "one of --ranks, --async and --wait is required"),
+                (("--async", path + ".tmp", path, "--under-way", "0"), USAGE, "--under-way"),
+                (("--wait", "12", mount.path), USAGE, "16 hexadecimal digits"),
+                (("--wait", "0" * 16, mount.path), USAGE, "16 hexadecimal digits"),
+                (("--wait", "1" * 16, mount.path, path), USAGE, "FINAL"),
+                (("--wait", "1" * 16, mount.path, "--timeout", "soon"), USAGE, "--timeout"),
+                (("--wait", "1" * 16, mount.path), NONE, "there is no ticket"),
+                (("--wait", "1" * 16, scratch.path), 3, "no CairnFS"),
+                (("--async", mount.path + "/none.tmp", path), FAILED, "No such file"),
+                (("--async", mount.path + "/file.tmp", path), USAGE, "only directories are committed"),
+                (("--async", path + ".tmp", mount.path + "/full"), FAILED, "there is another 'full' already"),
+                (("--async", path + ".tmp", mount.path + "/file.tmp"), FAILED, "there is another 'file.tmp' already"),
+                (("--async", path + ".tmp", path + ".tmp/below"), USAGE, "in the directory that is to get it"),
+                (("--async", path + ".tmp", scratch.path + "/step-1"), USAGE, "do not lie in one mount"),
+                (("--async", path + ".tmp", mount.path + "/.cairnfs-going-1"), USAGE, "what retention removes"),
+                (("--async", path + ".tmp", path + "x" * 300), FAILED, "name"),
+                (("--async", mount.path, path), USAGE, "the root of the filesystem cannot be renamed")]:
+            said = call("commit", *words, expect=code).stderr
+            assert text in said, (words, said)
+        os.mkdir(mount.path + "/empty")  # as rename(2) does
+        assert result_of(call("commit", "--async", path + ".tmp", mount.path + "/empty").stdout.strip(), mount)
+        assert os.listdir(mount.path + "/empty") == ["model"]
+        assert "has its final name already" in call("commit", "--async", path + ".tmp", mount.path + "/empty",
+                                                    expect=FAILED).stderr
+        mount.umount()
+
+
+def one_is_under_way_for_each_directory():
+    with Scratch() as scratch:
+        mount = HeldMount(scratch)
+        mount.hold()
+        first, second, third = (make(mount, f"step-{number}") for number in (1, 2, 3))
+        os.mkdir(mount.path + "/run")
+        elsewhere = make(mount, "run/step-1")
+        tickets = [defer(first)]
+        said = defer(first, expect=BUSY)
+        assert "under way already: ticket " + tickets[0] in said, said
+        tickets.append(defer(elsewhere))  # of another directory
+        waiting = subprocess.Popen([program("cairnfs"), "commit", "--async", second + ".tmp", second],
+                                   stdout=subprocess.PIPE, text=True)
+        tickets.append(defer(third, "--under-way", "2"))
+        told = call("commit", "--wait", tickets[0], mount.path, "--timeout", "300ms", "--json", expect=BUSY)
+        assert json.loads(told.stdout)["state"] == "under_way" and "goes on" in told.stderr, told
+        interrupted = subprocess.Popen([program("cairnfs"), "commit", "--wait", tickets[0], mount.path],
+                                       stdout=subprocess.PIPE)
+        interrupted.send_signal(signal.SIGINT)
+        interrupted.communicate(timeout=60)
+        assert waiting.poll() is None and os.path.exists(first + ".tmp")
+        mount.release()
+        tickets.append(waiting.communicate(timeout=60)[0].strip())
+        for ticket in tickets:
+            result_of(ticket, mount)
+        for path in (first, second, third, elsewhere):
+            assert os.listdir(path) == ["model"]
+        mount.umount()
+
+
+def what_happens_meanwhile_counts():
+    with Scratch() as scratch:
+        mount = HeldMount(scratch)
+        mount.hold()
+        os.mkdir(mount.path + "/run")
+        paths = {name: make(mount, "run/" + name) for name in ("renamed", "removed", "taken", "written", "committed")}
+        tickets = {name: defer(path, "--under-way", "9") for name, path in paths.items()}
+        os.rename(paths["renamed"] + ".tmp", mount.path + "/other")
+        subprocess.run(["rm", "-r", paths["removed"] + ".tmp"], check=True)
+        os.makedirs(paths["taken"] + "/below")
+        os.rename(paths["committed"] + ".tmp", paths["committed"])
+        os.rename(mount.path + "/run", mount.path + "/moved")  # the directory above is known by its inode
+        with open(mount.path + "/moved/written.tmp/open", "wb") as file:
+            file.write(b"x" * MIB)
+            file.flush()
+            mount.release()
+            told = {name: call("commit", "--wait", ticket, mount.path, "--json", expect=expect)
+                    for (name, ticket), expect in zip(tickets.items(), (FAILED, FAILED, FAILED, 0, 0))}
+            # Who has a file open goes on with it, as after every rename.
+            file.write(b"y")
+        reasons = {name: json.loads(done.stdout)["reason"] for name, done in told.items()}
+        assert "was renamed or removed meanwhile" in reasons["renamed"], reasons
+        assert "was renamed or removed meanwhile" in reasons["removed"], reasons
+        assert "Directory not empty" in reasons["taken"], reasons
+        assert json.loads(told["written"].stdout)["path"] == mount.path + "/moved/written", told
+        assert os.path.getsize(mount.path + "/moved/written/open") == MIB + 1
+        assert os.listdir(mount.path + "/moved/committed") == ["model"]
+        assert os.path.exists(mount.path + "/moved/taken.tmp/model")
+        mount.umount()
+
+
+def strangers_have_their_own_rights():
+    with Scratch() as scratch:
+        mount = HeldMount(scratch)
+        os.mkdir(mount.path + "/home")
+        os.chown(mount.path + "/home", USER, USER)
+        mine, lost, roots = make(mount, "home/mine", owner=USER), make(mount, "home/lost", owner=USER), make(mount, "roots")
+        refused = as_user(USER, "commit", "--async", roots + ".tmp", roots)
+        assert refused.returncode == PERMISSION and "Permission denied" in refused.stderr, refused
+        taken = as_user(USER, "commit", "--async", mine + ".tmp", mine)
+        assert taken.returncode == 0, taken
+        asked = as_user(OTHER, "commit", "--wait", taken.stdout.strip(), mount.path)
+        assert asked.returncode == PERMISSION and f"is another user's: its result is for uid {USER}" in asked.stderr, asked
+        asked = as_user(USER, "commit", "--wait", taken.stdout.strip(), mount.path)
+        assert asked.returncode == 0 and asked.stdout == mine + "\n", asked
+        assert json.loads(os.getxattr(mine, "user.cairnfs.commit"))["uid"] == USER
+        # Rights are those of the moment at which it is renamed.
+        mount.hold()
+        taken = as_user(USER, "commit", "--async", lost + ".tmp", lost)
+        assert taken.returncode == 0, taken
+        os.chown(mount.path + "/home", 0, 0)
+        mount.release()
+        told = result_of(taken.stdout.strip(), mount, expect=FAILED)  # root may ask, too
+        assert "Permission denied" in told.stderr and os.path.exists(lost + ".tmp"), told
+        # Tickets of one user hold up nobody else, and there are not many of them.
+        mount.hold()
+        os.chown(mount.path + "/home", USER, USER)
+        for number in range(26):
+            make(mount, f"home/{number}", size=0, owner=USER)
+        codes = [as_user(USER, "commit", "--async", f"{mount.path}/home/{number}.tmp", f"{mount.path}/home/{number}",
+                         "--under-way", "64") for number in range(26)]
+        assert all(done.returncode == 0 for done in codes), codes
+        os.chmod(mount.path + "/home", 0o777)
+        other = make(mount, "home/other", owner=OTHER)
+        taken = as_user(OTHER, "commit", "--async", other + ".tmp", other)
+        assert taken.returncode == 0, taken
+        wait_until(lambda: children_of(mount.pid) == 23)  # 22 of one user, and the other's
+        mount.release()
+        assert as_user(OTHER, "commit", "--wait", taken.stdout.strip(), mount.path).returncode == 0
+        wait_until(lambda: not [name for name in os.listdir(mount.path + "/home") if name.endswith(".tmp")
+                                and name[0].isdigit()])
+        mount.umount()
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        own = len(file.read().split())
+    for task in os.listdir(f"/proc/{pid}/task"):
+        if task != str(pid):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                own += len(file.read().split())
+    return own
+
+
+def it_goes_on_after_a_start():
+    with Scratch() as scratch:
+        mount = HeldMount(scratch)
+        mount.hold()
+        path, second = make(mount, "step-1", 5 * MIB), make(mount, "step-2")
+        ticket, other = defer(path), defer(second, "--under-way", "2")
+        mount.umount()
+        mount.release()
+        mount.mount()
+        assert result_of(ticket, mount).stdout == path + "\n"
+        mount.umount()  # the result of the other waits
+        mount.mount()
+        assert result_of(other, mount).stdout == second + "\n"
+        assert "no ticket" in result_of(ticket, mount, expect=NONE).stderr
+        # A read-only mount takes none, and leaves what is under way alone.
+        third = make(mount, "step-3")
+        mount.hold()
+        ticket = defer(third)
+        mount.umount()
+        mount.options += ",ro"
+        mount.mount()
+        mount.release()
+        assert "read-only" in call("commit", "--async", path, path + "-new", expect=PERMISSION).stderr
+        told = call("commit", "--wait", ticket, mount.path, "--timeout", "4s", expect=BUSY)
+        assert "goes on" in told.stderr and os.path.exists(third + ".tmp"), told
+        mount.umount()
+        mount.options = mount.options.removesuffix(",ro")
+        mount.mount()
+        assert result_of(ticket, mount).stdout == third + "\n"
+        mount.umount()
+
+
+def kills_at_each_step():
+    """The directory is whole under one of its names, and a ticket that is known gives the result that is true."""
+    known = 0
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for failpoint in FAILPOINTS:
+            mount.umount()
+            os.environ["CAIRNFS_FAILPOINTS"] = failpoint + "=kill"
+            try:
+                mount.mount()
+            finally:
+                del os.environ["CAIRNFS_FAILPOINTS"]
+            path = make(mount, failpoint, 3 * MIB)
+            with open(path + ".tmp/model", "rb") as file:
+                content = file.read()
+            pid = mount.pid
+            asked = subprocess.run([program("cairnfs"), "commit", "--async", path + ".tmp", path], capture_output=True,
+                                   text=True, timeout=120, check=False)
+            await_end(pid)
+            mount.kill()
+            mount.mount()
+            ticket = asked.stdout.strip()
+            if ticket:
+                told = subprocess.run([program("cairnfs"), "commit", "--wait", ticket, mount.path], timeout=120,
+                                      capture_output=True, text=True, check=False)
+                assert told.returncode in (0, NONE), (failpoint, told)
+                known += told.returncode == 0
+                assert told.returncode == NONE or os.path.exists(path), (failpoint, told)
+            if FAILPOINTS.index(failpoint) > 2:  # it was durable before
+                assert told.returncode == 0, (failpoint, told)
+            # A ticket that the caller does not know of goes on as well.
+            names = [name for name in (path, path + ".tmp") if os.path.exists(name)]
+            for name in names:
+                with open(name + "/model", "rb") as file:
+                    assert file.read() == content, (failpoint, name)
+            assert len(names) <= 1, names
+        mount.umount()
+        assert known >= 2, known
+    return f"{known} of {len(FAILPOINTS)} tickets known afterwards"
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases([a_ticket_gives_its_result_once, wrong_input_is_told, one_is_under_way_for_each_directory,
+                        what_happens_meanwhile_counts, strangers_have_their_own_rights, it_goes_on_after_a_start,
+                        kills_at_each_step]))
