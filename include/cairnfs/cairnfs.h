@@ -1,8 +1,11 @@
 /* What a program may rely on when it works with a CairnFS mount: the names and values of its extended attributes, and
- * the exit codes of cairnfs and cairnfsd. Plain C, no library: the calls are those of POSIX. docs/operating.md says
- * more. Names here keep their meaning from version to version; new ones may come. */
+ * its ioctls, and the exit codes of cairnfs and cairnfsd. Plain C, no library: the calls are those of POSIX.
+ * docs/operating.md says more. Names here keep their meaning from version to version; new ones may come. */
 #ifndef CAIRNFS_CAIRNFS_H_
 #define CAIRNFS_CAIRNFS_H_
+
+#include <stdint.h>
+#include <sys/ioctl.h>
 
 /* All attributes that CairnFS answers itself begin with this. They can be read with getxattr(2), by everybody who can
  * open the path; listxattr(2) does not name them, so no copy has them; setting or removing one gives EPERM, but for
@@ -53,6 +56,37 @@
 #define CAIRNFS_DURABILITY_LOCAL "local"     /* durable on this host's disk */
 #define CAIRNFS_DURABILITY_REPLICATED "replicated" /* durable on as many nodes of the cluster as were asked for */
 #define CAIRNFS_DURABILITY_LOST "lost"             /* accepted bytes could not be stored, or their host died before */
+
+/* Deferred commits (docs/commits.md). ioctl(2) on a descriptor of the directory that is to be renamed, opened for
+ * reading: what is below it becomes durable, then it gets its final name, with the rights that the caller has at this
+ * call. Returns 0 with a ticket at once; or, while `under_way_max` tickets of this user are under way into the
+ * directory of the final name, once one of these has ended. Names and rights are checked as by `cairnfs commit
+ * --async`: EBUSY: it is under way already, or too many are. EEXIST, ENOTEMPTY: the final name is there, or is its name
+ * already. EPERM: the caller may not rename it, or the mount is read-only. ENOTDIR, ENAMETOOLONG, ENOENT. EINVAL: a
+ * field is wrong, or the final name lies below the directory. EINTR: the caller is being killed. ENOTTY: no CairnFS, or
+ * one that does not know it. */
+struct cairnfs_defer_commit {
+  uint64_t ticket;        /* out; cairnfs commit --wait takes it as 16 hexadecimal digits */
+  uint64_t final_parent;  /* st_ino of the directory of the final name, in the same mount; 0: where it lies now */
+  uint32_t under_way_max; /* 1 to 64 */
+  uint32_t reserved;      /* 0 */
+  char final_name[256];   /* with a NUL at its end */
+};
+#define CAIRNFS_IOC_DEFER_COMMIT _IOWR(0xC7, 1, struct cairnfs_defer_commit)
+
+/* What has become of a ticket; ioctl(2) on a descriptor of any directory of the filesystem, on any host. Does not wait.
+ * A commit that has ended is told once, to the user who took the ticket and to root. ENOENT: there is no such ticket,
+ * or none any more. EPERM: it is another user's. EINVAL: `reserved` is not 0. */
+struct cairnfs_commit_result {
+  uint64_t ticket;
+  uint32_t state;    /* out: one of CAIRNFS_COMMIT_... */
+  uint32_t reserved; /* 0 */
+  char reason[512];  /* out: why it failed, with a NUL at its end; cut off where it is longer */
+};
+#define CAIRNFS_IOC_COMMIT_RESULT _IOWR(0xC7, 2, struct cairnfs_commit_result)
+#define CAIRNFS_COMMIT_UNDER_WAY 0U
+#define CAIRNFS_COMMIT_DONE 1U
+#define CAIRNFS_COMMIT_FAILED 2U
 
 /* Exit codes of cairnfs and cairnfsd. (mount.cairnfs has those of mount(8).) */
 enum cairnfs_exit_code {

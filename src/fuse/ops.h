@@ -43,8 +43,6 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
 void OpGetAttr(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file);
 void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int to_set, fuse_file_info* file);
 void OpStatFs(fuse_req_t request, fuse_ino_t inode);
-void OpIoctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void* argument, fuse_file_info* file,
-             unsigned flags, const void* in, size_t in_size, size_t out_size);
 
 // ops_files.cc
 void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file);
@@ -72,6 +70,10 @@ void OpFsyncDir(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_i
 void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range);
 void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range, int sleep);
 void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int operation);
+
+// ops_ioctl.cc
+void OpIoctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void* argument, fuse_file_info* file,
+             unsigned flags, const void* in, size_t in_size, size_t out_size);
 
 // ops_xattr.cc
 void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value, size_t size, int flags);

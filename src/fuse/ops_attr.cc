@@ -86,8 +86,4 @@ void OpStatFs(fuse_req_t request, fuse_ino_t) {
   });
 }
 
-void OpIoctl(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {
-  fuse_reply_err(request, ENOTTY);
-}
-
 }  // namespace cairnfs::fuse

@@ -66,10 +66,10 @@ Options ParseOptions(int argc, char** argv) {
   return options;
 }
 
-// Those are passed in cluster_*.py and metadata.py of tests/mounted, and in those of kv's unit tests.
-bool IsOfSeveralHosts(const std::string& name) {
+// Those are passed in cluster_*.py, metadata.py and deferred.py of tests/mounted, and in those of kv's unit tests.
+bool IsPassedElsewhere(const std::string& name) {
   return name.starts_with("fs.shared_") || name.starts_with("grow.") || name.starts_with("node.") ||
-         name.starts_with("standby.");
+         name.starts_with("standby.") || name.starts_with("fs.ticket_");
 }
 
 class KillTest {
@@ -82,7 +82,7 @@ class KillTest {
     std::filesystem::create_directories(options_.scratch + "/mount");
     std::istringstream list(MustRun({daemon_.options().bin_dir + "/cairnfsd", "--list-failpoints"}));
     for (std::string name, kind; list >> name >> kind;) {
-      if (kind == "kill" && !IsOfSeveralHosts(name)) failpoints_.push_back(name);
+      if (kind == "kill" && !IsPassedElsewhere(name)) failpoints_.push_back(name);
     }
   }
 

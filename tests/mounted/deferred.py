@@ -3,9 +3,12 @@
 the daemon at each step. Run as root."""
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 
@@ -20,6 +23,13 @@ FAILED, USAGE, BUSY, PERMISSION, NONE = 1, 2, 5, 6, 8
 # Around the steps of a deferred commit, in their order.
 FAILPOINTS = ["fs.ticket_taken", "fs.rename_data_durable", "fs.rename_committed", "fs.ticket_renamed",
               "fs.ticket_ended"]
+
+
+# As cairnfs/cairnfs.h has them: struct cairnfs_defer_commit and cairnfs_commit_result, and the numbers of _IOWR.
+DEFER, RESULT = struct.Struct("=QQII256s"), struct.Struct("=QII512s")
+DEFER_COMMIT = 3 << 30 | DEFER.size << 16 | 0xC7 << 8 | 1
+COMMIT_RESULT = 3 << 30 | RESULT.size << 16 | 0xC7 << 8 | 2
+UNDER_WAY, DONE, NOT_DONE = 0, 1, 2
 
 
 class HeldMount(Mount):
@@ -276,6 +286,112 @@ def it_goes_on_after_a_start():
         mount.umount()
 
 
+def call_ioctl(path, number, body):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return fcntl.ioctl(descriptor, number, body)
+    finally:
+        os.close(descriptor)
+
+
+def defer_by_ioctl(path, name, parent=0, under_way=1, reserved=0):
+    """The ticket, or what went wrong as the name of an errno."""
+    try:
+        return DEFER.unpack(call_ioctl(path, DEFER_COMMIT, DEFER.pack(0, parent, under_way, reserved, name)))[0]
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def result_by_ioctl(path, ticket, reserved=0):
+    """State and reason, or the name of an errno."""
+    try:
+        _, state, _, reason = RESULT.unpack(call_ioctl(path, COMMIT_RESULT, RESULT.pack(ticket, 9, reserved, b"")))
+        return state, reason.rstrip(b"\0").decode()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def as_child(user, action):
+    """What it gives, as text, in a process of that user."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        os.write(writer, str(action()).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as told:
+        text = told.read().decode()
+    os.waitpid(child, 0)
+    return text
+
+
+def programs_call_ioctls():
+    with Scratch() as scratch:
+        mount = HeldMount(scratch)
+        os.mkdir(mount.path + "/other")
+        first, second = make(mount, "step-1", owner=USER), make(mount, "step-2")
+        os.chmod(mount.path, 0o777)
+        ticket = int(as_child(USER, lambda: defer_by_ioctl(first + ".tmp", b"step-1")))
+        assert as_child(OTHER, lambda: result_by_ioctl(mount.path, ticket)) == "EPERM"
+        wait_until(lambda: os.path.exists(first))
+        told = wait_until(lambda: None if (told := result_by_ioctl(mount.path, ticket))[0] == UNDER_WAY else told)
+        assert told == (DONE, ""), told
+        assert result_by_ioctl(mount.path, ticket) == "ENOENT"
+        assert json.loads(os.getxattr(first, "user.cairnfs.commit"))["uid"] == USER
+        # The command and the ioctls are about the same tickets.
+        mount.hold()
+        ticket = defer_by_ioctl(second + ".tmp", b"step-2", parent=os.stat(mount.path + "/other").st_ino)
+        assert result_by_ioctl(mount.path, ticket) == (UNDER_WAY, "")
+        assert defer_by_ioctl(second + ".tmp", b"step-2") == "EBUSY"
+        mount.release()
+        assert result_of(f"{ticket:016x}", mount).stdout == mount.path + "/other/step-2\n"
+        # Who waits for another to end can be killed.
+        mount.hold()
+        third, fourth = make(mount, "step-3"), make(mount, "step-4")
+        ticket = defer_by_ioctl(third + ".tmp", b"step-3")
+        waiting = os.fork()
+        if waiting == 0:
+            defer_by_ioctl(fourth + ".tmp", b"step-4")
+            os._exit(0)
+        beside = defer_by_ioctl(make(mount, "step-5") + ".tmp", b"step-5", under_way=2)
+        assert isinstance(beside, int) and os.waitpid(waiting, os.WNOHANG) == (0, 0)
+        os.kill(waiting, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(waiting, 0)[1]) == signal.SIGKILL
+        os.makedirs(third + "/below")
+        mount.release()
+        told = wait_until(lambda: None if (told := result_by_ioctl(mount.path, ticket))[0] == UNDER_WAY else told)
+        assert told[0] == NOT_DONE and "Directory not empty" in told[1], told
+        result_of(f"{beside:016x}", mount)
+        assert os.path.exists(fourth + ".tmp")
+        with open(mount.path + "/file", "wb") as file:
+            for path, name, options, expected in [
+                    (fourth + ".tmp", b"step-3", {}, "ENOTEMPTY"), (fourth + ".tmp", b"file", {}, "EEXIST"),
+                    (fourth + ".tmp", b"step-4.tmp", {}, "EEXIST"), (fourth + ".tmp", b"x" * 256, {}, "EINVAL"),
+                    (fourth + ".tmp", b"", {}, "EINVAL"), (fourth + ".tmp", b"a/b", {}, "EINVAL"),
+                    (fourth + ".tmp", b"a", {"under_way": 0}, "EINVAL"), (fourth + ".tmp", b"a", {"reserved": 1}, "EINVAL"),
+                    (fourth + ".tmp", b"a", {"parent": 1 << 60}, "ENOENT"), (mount.path, b"a", {}, "EINVAL"),
+                    (fourth + ".tmp", b"a", {"parent": os.stat(fourth + ".tmp").st_ino}, "EINVAL"),
+                    (mount.path + "/file", b"a", {}, "ENOTDIR")]:
+                assert defer_by_ioctl(path, name, **options) == expected, (path, name, options)
+            ticket = int(as_child(USER, lambda: defer_by_ioctl(first, b"\xff")))  # a name that is no text
+            told = json.loads(call("commit", "--wait", f"{ticket:016x}", mount.path, "--json").stdout)
+            assert told["state"] == "committed" and os.path.exists(mount.path.encode() + b"/\xff/model"), told
+            os.chmod(mount.path, 0o755)
+            assert as_child(USER, lambda: defer_by_ioctl(second[:-1] + "5", b"a")) == "EPERM"
+            assert result_by_ioctl(mount.path, 0) == "ENOENT" and result_by_ioctl(mount.path, 1, reserved=1) == "EINVAL"
+            # Others of this kind, and bodies of another size, are none.
+            for number in (DEFER_COMMIT + 2, DEFER_COMMIT - (8 << 16), 0xC701):
+                try:
+                    fcntl.ioctl(file.fileno(), number, bytes(1024))
+                    raise AssertionError(hex(number))
+                except OSError as error:
+                    assert error.errno == errno.ENOTTY, error
+        mount.umount()
+
+
 def kills_at_each_step():
     """The directory is whole under one of its names, and a ticket that is known gives the result that is true."""
     known = 0
@@ -320,4 +436,4 @@ def kills_at_each_step():
 if __name__ == "__main__":
     sys.exit(run_cases([a_ticket_gives_its_result_once, wrong_input_is_told, one_is_under_way_for_each_directory,
                         what_happens_meanwhile_counts, strangers_have_their_own_rights, it_goes_on_after_a_start,
-                        kills_at_each_step]))
+                        programs_call_ioctls, kills_at_each_step]))
