@@ -20,6 +20,17 @@ void AddCommit(CLI::App& app, CommitCommand& commit, int& exit_code) {
                                 "or SLURM_PROCID of the environment)")
                    ->needs(ranks);
   command->add_option("--id", commit.id, "a name of its own in place of a number")->excludes(rank)->needs(ranks);
+  command
+      ->add_option("--at-least", commit.at_least,
+                   "so many ranks do once the time is up, if what is required is there (default: all must come)")
+      ->check(CLI::Range(1U, control::GateCall::kRanksMax))
+      ->needs(ranks);
+  command
+      ->add_option("--require", commit.required,
+                   "files that must lie below TMP: a pattern of names, perhaps with =COUNT; may be repeated")
+      ->check(NotEmpty())
+      ->allow_extra_args(false)
+      ->needs(ranks);
   auto* is_async =
       command->add_flag("--async", commit.is_async, "return a ticket, and rename once all is durable")->excludes(ranks);
   command

@@ -15,6 +15,7 @@
 
 #include "commands.h"
 #include "control/rank_gate.h"
+#include "control/required_files.h"
 #include "daemon/exit_codes.h"
 #include "daemon/size_text.h"
 #include "deferred_commit.h"
@@ -76,6 +77,9 @@ Result<struct stat> LookAtDirectory(const std::string& from, const std::string& 
 Result<control::GateCall> MakeCall(const CommitCommand& command, const std::string& from, const std::string& to) {
   control::GateCall call;
   call.ranks = command.ranks;
+  call.at_least = command.at_least;
+  call.required = command.required;
+  if (const auto required = control::RequiredFiles::Parse(call.required); !required.ok()) return required.error();
   CAIRNFS_RETURN_IF_ERROR(ChooseRank(command, call));
   auto timeout_ms = daemon::ParseDurationMs(command.timeout.empty() ? kRankTimeout : command.timeout);
   if (!timeout_ms.ok()) return timeout_ms.error().WithContext("--timeout");

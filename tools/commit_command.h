@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/types.h"
@@ -11,6 +12,8 @@ namespace cairnfs::tools {
 struct CommitCommand {
   std::string from, to;  // the directory and its final name
   unsigned ranks = 0;
+  unsigned at_least = 0;
+  std::vector<std::string> required;
   std::string rank;  // a number; empty: from the environment of the launcher, unless `id` is given
   std::string id;
   std::string timeout;  // empty: of a rank 10 min, of a ticket none

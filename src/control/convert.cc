@@ -137,6 +137,8 @@ void ToMessage(const GateCall& call, CommitArrival& arrival) {
   if (call.rank) arrival.set_rank(*call.rank);
   arrival.set_id(call.id);
   arrival.set_timeout_ms(static_cast<uint64_t>(call.timeout.count()));
+  arrival.set_at_least(call.at_least);
+  for (const std::string& requirement : call.required) arrival.add_required(requirement);
 }
 
 GateCall FromMessage(const CommitArrival& arrival) {
@@ -148,6 +150,8 @@ GateCall FromMessage(const CommitArrival& arrival) {
   if (arrival.has_rank()) call.rank = arrival.rank();
   call.id = arrival.id();
   call.timeout = std::chrono::milliseconds(arrival.timeout_ms());
+  call.at_least = arrival.at_least();
+  call.required.assign(arrival.required().begin(), arrival.required().end());
   return call;
 }
 

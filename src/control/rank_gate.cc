@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "control/rank_visit.h"
+#include "control/required_files.h"
 
 namespace cairnfs::control {
 namespace {
@@ -12,6 +13,10 @@ Status CheckCall(const GateCall& call) {
   if (call.ranks == 0 || call.ranks > GateCall::kRanksMax) {
     return wrong(fmt::format("the number of ranks must lie between 1 and {}, not {}", GateCall::kRanksMax, call.ranks));
   }
+  if (call.at_least > call.ranks) {
+    return wrong(fmt::format("at least {} of {} ranks: that is more than there are", call.at_least, call.ranks));
+  }
+  if (const auto required = RequiredFiles::Parse(call.required); !required.ok()) return required.error();
   if (call.rank && *call.rank >= call.ranks) {
     return wrong(
         fmt::format("rank {} of {} ranks: they are numbered from 0 to {}", *call.rank, call.ranks, call.ranks - 1));

@@ -9,6 +9,9 @@
 //
 // A gate at which no rank has a record is the same as no gate.
 //
+// Ranks may agree that fewer do (GateCall::at_least): then those that have come when the first timeout ends commit, if
+// they are enough, and if what they require is there.
+//
 // A rank comes only while the try gathers, by a transaction that compares the state. So a rank that reads N records
 // under one state has seen all ranks alive at once; it makes itself the one that renames, under a compare of that
 // state. From then on nobody comes, and the ranks of the try are those that were counted: only they take over from one
@@ -21,6 +24,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/context.h"
 #include "base/result.h"
@@ -37,8 +41,10 @@ struct GateCall {
   InodeId final_parent;                                       // and where to
   std::string final_name;
   unsigned ranks = 0;
-  std::optional<unsigned> rank;  // 0 to ranks - 1; else
-  std::string id;                // a name that no other rank has
+  unsigned at_least = 0;              // 1 to ranks: so many do once the time is up; 0: all must come
+  std::vector<std::string> required;  // control/required_files.h: what must be there, however many come
+  std::optional<unsigned> rank;       // 0 to ranks - 1; else
+  std::string id;                     // a name that no other rank has
   std::chrono::milliseconds timeout{0};
 };
 
@@ -63,6 +69,9 @@ class RankGate {
     std::function<Result<bool>()> has_final_name;
     Context wanted;   // over once nobody waits for the outcome any more
     Context serving;  // over once the daemon stops: what its ranks have written goes with its session
+    // Whether what the call requires lies below the directory, as all hosts see it. kFailed: says what is
+    // missing. Asked where it requires something.
+    std::function<Status()> check_required = {};
   };
 
   // The objects in `options` outlive it.
@@ -71,12 +80,13 @@ class RankGate {
 
   // Blocks until the directory is renamed (ok), or is known not to be; and until this rank counts no more. So while the
   // store is away it waits past its timeout, and after `wanted` is over. Errors:
-  //   kFailed: the message names the ranks that did not come, or the one whose call ended, says why the rename failed,
+  //   kFailed: the message names the ranks that did not come, or what is required and not there, or the one whose call
+  //   ended, says why the rename failed,
   //     or that the rank that renames did not come back within rename_wait_max.
   //   kStale: the host lost its session while ranks gathered, or had none until the timeout.
   //   kInvalidArgument: this rank does not agree with the others, which get kFailed.
   //   kAlreadyExists: a later call as this rank took its place.
-  //   kInterrupted: `wanted` was over; where ranks gather, the others get kFailed.
+  //   kInterrupted: `wanted` was over; where ranks gather, the others get kFailed, unless fewer than all do.
   // A rank that calls again after an error joins the next try, or begins it.
   Status Commit(const GateCall& call, const Caller& caller);
 

@@ -6,6 +6,8 @@ namespace cairnfs::control {
 namespace {
 
 constexpr uint8_t kVersion = 2;
+// Of a state in which fewer ranks may do, or files are required: older programs take no part in such a commit.
+constexpr uint8_t kVersionWithNeeds = 3;
 constexpr char kStateKey = '3', kRankKey = '4';
 constexpr char kNumbered = '#', kNamed = '=';
 constexpr size_t kPrefixBytes = 1 + 8;  // B and the inode number
@@ -44,16 +46,21 @@ std::optional<unsigned> NumberOfRank(std::string_view name) {
 }
 
 std::string GateState::Encode() const {
-  return Encoder()
-      .U8(kVersion)
+  const bool has_needs = at_least != 0 || !required.empty();
+  Encoder encoder;
+  encoder.U8(has_needs ? kVersionWithNeeds : kVersion)
       .U64(try_id)
       .U32(ranks)
       .U8(static_cast<uint8_t>(phase))
       .U64(final_parent.value)
       .LengthPrefixed(final_name)
       .LengthPrefixed(renamer)
-      .LengthPrefixed(message)
-      .Take();
+      .LengthPrefixed(message);
+  if (has_needs) {
+    encoder.U32(at_least).Varint(required.size());
+    for (const std::string& requirement : required) encoder.LengthPrefixed(requirement);
+  }
+  return encoder.Take();
 }
 
 Result<GateState> DecodeGateState(std::string_view value) {
@@ -67,7 +74,14 @@ Result<GateState> DecodeGateState(std::string_view value) {
   state.final_name = decoder.LengthPrefixed();
   state.renamer = decoder.LengthPrefixed();
   state.message = decoder.LengthPrefixed();
-  if (!decoder.Finished() || version != kVersion || phase > static_cast<uint8_t>(GatePhase::kFailed)) {
+  if (version == kVersionWithNeeds) {
+    state.at_least = decoder.U32();
+    for (uint64_t left = decoder.Varint(); left > 0 && decoder.ok(); --left) {
+      state.required.emplace_back(decoder.LengthPrefixed());
+    }
+  }
+  const bool is_known = version == kVersion || version == kVersionWithNeeds;
+  if (!decoder.Finished() || !is_known || phase > static_cast<uint8_t>(GatePhase::kFailed)) {
     return Damaged("state");
   }
   state.phase = static_cast<GatePhase>(phase);

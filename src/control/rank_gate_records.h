@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "base/types.h"
@@ -15,6 +16,8 @@ enum class GatePhase : uint8_t { kGathering = 0, kRenaming = 1, kDone = 2, kFail
 struct GateState {
   uint64_t try_id = 0;  // random, never 0; each try of a directory has its own
   uint32_t ranks = 0;
+  uint32_t at_least = 0;              // 0: all
+  std::vector<std::string> required;  // control/required_files.h
   GatePhase phase = GatePhase::kGathering;
   InodeId final_parent;
   std::string final_name;

@@ -91,14 +91,28 @@ Status RankVisit::Gather(const Seen& seen) {
   if (has_counted_ && !is_time_up) return {};
   const std::string ranks = GateRanksPrefix(call_.directory, try_id_);
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange present, gate_.store.Range({}, ranks, kv::PrefixEnd(ranks), 0));
-  if (present.entries.size() >= call_.ranks) return BecomeRenamer(seen);
+  const size_t count = present.entries.size();
+  const bool are_enough = count >= call_.ranks || (is_time_up && call_.at_least != 0 && count >= call_.at_least);
+  std::string missing;
+  if (are_enough && !call_.required.empty()) {
+    const Status there = caller_.check_required();
+    if (!there.ok() && there.error().code != ErrorCode::kFailed) return there.error();
+    if (!there.ok()) missing = there.error().message;
+  }
+  if (are_enough && missing.empty()) return BecomeRenamer(seen);
   has_counted_ = true;
-  if (!is_time_up) return {};
+  if (!is_time_up && !are_enough) return {};
   // A rename of the try before, whose renamer was taken for dead, may have run after this one began.
   CAIRNFS_ASSIGN_OR_RETURN(const bool is_renamed, caller_.has_final_name());
   GateState state = *seen.state;
   state.phase = is_renamed ? GatePhase::kDone : GatePhase::kFailed;
-  if (!is_renamed) state.message = "not committed: " + DescribeMissing(call_, ranks, present.entries);
+  if (!is_renamed && !missing.empty()) {
+    state.message = fmt::format("not committed: {} of {} ranks have come, and what is required is not there: {}", count,
+                                call_.ranks, missing);
+  } else if (!is_renamed) {
+    state.message = "not committed: " + DescribeMissing(call_, ranks, present.entries);
+    if (call_.at_least != 0) state.message += fmt::format("; at least {} must come", call_.at_least);
+  }
   CAIRNFS_RETURN_IF_ERROR(Record(state, seen.state_revision));
   return LookAgain();  // to be read as by all others
 }

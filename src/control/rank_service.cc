@@ -13,6 +13,7 @@
 #include "control/await.h"
 #include "control/convert.h"
 #include "control/rank_door.h"
+#include "control/required_files.h"
 #include "control/socket_uri.h"
 #include "control/user_shares.h"
 #include "fs/names.h"
@@ -83,7 +84,12 @@ class RankCalls final : public Control::Service {
       return MakeError(ErrorCode::kFailed,
                        outcome.outcome().error() + (is_new ? " (" + failure->JoinCauses() + ")" : ""));
     };
-    auto committed = at_.gate.Commit(call, {rename, has_final_name, running.wanted(), at_.calls.serving()});
+    auto check_required = [&] { return CheckRequired(call, running.wanted()); };
+    auto committed = at_.gate.Commit(call, {.rename = rename,
+                                            .has_final_name = has_final_name,
+                                            .wanted = running.wanted(),
+                                            .serving = at_.calls.serving(),
+                                            .check_required = check_required});
     return committed.ok() ? grpc::Status::OK : rpc::ToGrpc(committed.error());
   }
 
@@ -184,6 +190,14 @@ class RankCalls final : public Control::Service {
     auto sync = [this](fs::Done<void> done) { at_.filesystem.maintenance().SyncNames(std::move(done)); };
     CAIRNFS_RETURN_IF_ERROR(Await<void>(sync, wanted));
     return has_name();  // a rename that cannot be made durable is taken back
+  }
+
+  cairnfs::Status CheckRequired(const GateCall& call, const Context& wanted) {
+    CAIRNFS_ASSIGN_OR_RETURN(RequiredFiles required, RequiredFiles::Parse(call.required));
+    const auto add = [&](std::string_view name) { required.Add(name); };
+    CAIRNFS_RETURN_IF_ERROR(at_.filesystem.names().VisitFilesBelow(wanted, call.directory, add));
+    const std::string missing = required.Missing();
+    return missing.empty() ? cairnfs::Status() : cairnfs::Status(MakeError(ErrorCode::kFailed, missing));
   }
 
   Result<fs::Credentials> CallerOf(const grpc::ServerContext& context) {

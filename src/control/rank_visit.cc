@@ -23,6 +23,14 @@ constexpr size_t kSweptKeysMax = 256;
 // Never 0.
 uint64_t RandomId() { return Decoder(RandomBytes(8)).U64() | 1; }
 
+// "8 ranks, at least 7, requiring 'shard-*'".
+std::string NeedsText(unsigned ranks, unsigned at_least, const std::vector<std::string>& required) {
+  std::string text = fmt::format("{} ranks", ranks);
+  if (at_least != 0) text += fmt::format(", at least {}", at_least);
+  for (size_t i = 0; i < required.size(); ++i) text += (i == 0 ? ", requiring '" : ", '") + required[i] + "'";
+  return text;
+}
+
 // Takes down gates at which no rank has a record, of this commit and of others: among the lowest inode numbers.
 void Sweep(kv::KvStore& store) {
   const auto gates = store.Range({}, kGatesPrefix, kv::PrefixEnd(kGatesPrefix), kSweptKeysMax);
@@ -148,8 +156,9 @@ Status RankVisit::Come() {
   CAIRNFS_ASSIGN_OR_RETURN(const Seen seen, Look());
   if (seen.state && seen.state->IsOpen()) {
     const GateState& state = *seen.state;
-    const bool agrees =
-        state.ranks == call_.ranks && state.final_parent == call_.final_parent && state.final_name == call_.final_name;
+    const bool agrees = state.ranks == call_.ranks && state.at_least == call_.at_least &&
+                        state.required == call_.required && state.final_parent == call_.final_parent &&
+                        state.final_name == call_.final_name;
     if (agrees && state.phase == GatePhase::kGathering) {
       return Arrive(kv::Transaction().IfRevision(state_key_, seen.state_revision), state.try_id);
     }
@@ -179,6 +188,8 @@ Status RankVisit::Begin(const Seen& seen) {
   GateState state;
   state.try_id = RandomId();
   state.ranks = call_.ranks;
+  state.at_least = call_.at_least;
+  state.required = call_.required;
   state.final_parent = call_.final_parent;
   state.final_name = call_.final_name;
   kv::Transaction transaction;
@@ -205,10 +216,10 @@ Status RankVisit::Disagree(const Seen& seen) {
   GateState state = *seen.state;
   Error why =
       MakeError(ErrorCode::kInvalidArgument,
-                fmt::format("the ranks do not agree: {} commits to '{}' with {} ranks, others to {}'{}' with {}",
-                            NameForMessages(), call_.final_name, call_.ranks,
+                fmt::format("the ranks do not agree: {} commits to '{}' with {}, others to {}'{}' with {}",
+                            NameForMessages(), call_.final_name, NeedsText(call_.ranks, call_.at_least, call_.required),
                             state.final_parent == call_.final_parent ? "" : "another directory's ", state.final_name,
-                            state.ranks));
+                            NeedsText(state.ranks, state.at_least, state.required)));
   if (state.phase != GatePhase::kGathering) return why;
   state.phase = GatePhase::kFailed;
   state.message = "not committed: " + why.message;
@@ -238,7 +249,10 @@ Status RankVisit::TryToLeave(Status& result) {
   if (!seen.own || seen.own->call_id != call_id_) return {};  // it went with the session, or is a later call's
   kv::Transaction transaction;
   transaction.IfRevision(state_key_, seen.state_revision).IfRevision(OwnKey(), seen.own_revision).Delete(OwnKey());
-  if (is_own_try && state.phase == GatePhase::kGathering) {
+  if (is_own_try && state.phase == GatePhase::kGathering && state.at_least != 0) {
+    // Fewer do. A rank that counted this one counts again.
+    transaction.Put(state_key_, state.Encode());
+  } else if (is_own_try && state.phase == GatePhase::kGathering) {
     // A rank that counted this one must not go on. And who is left of a killed job does not mix with the next one.
     state.phase = GatePhase::kFailed;
     state.message =

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <utility>
+#include <vector>
 
 #include "fs/permissions.h"
 
@@ -79,6 +80,29 @@ Status Names::Rmdir(const Context& context, InodeId parent, std::string_view nam
 Status Names::CheckMayRename(const Context& context, const Credentials& caller, InodeId directory,
                              InodeId final_parent) {
   return fs::CheckMayRename(context, at_.parts.names, caller, directory, final_parent);
+}
+
+Status Names::VisitFilesBelow(const Context& context, InodeId directory,
+                              const std::function<void(std::string_view name)>& visit) {
+  std::vector<InodeId> directories{directory};
+  size_t visited = 0;
+  while (!directories.empty()) {
+    const InodeId next = directories.back();
+    directories.pop_back();
+    const auto add = [&](std::string_view name, InodeId inode, uint32_t type) {
+      ++visited;
+      if (type == S_IFDIR) directories.push_back(inode);
+      if (type == S_IFREG) visit(name);
+    };
+    const Status read = at_.parts.names.VisitDirectory(context, next, add);
+    if (!read.ok() && read.error().code != ErrorCode::kNotFound) return read;  // one below may be removed meanwhile
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
+    if (visited > kVisitedMax) {
+      return MakeError(ErrorCode::kTooLarge,
+                       "more than " + std::to_string(kVisitedMax) + " names lie below the directory");
+    }
+  }
+  return {};
 }
 
 Result<bool> Names::HasName(const Context& context, InodeId directory, InodeId parent, std::string_view name) {

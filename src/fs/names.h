@@ -1,6 +1,7 @@
 // Names: operations on names.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,11 @@ class Names {
   Status CheckMayRename(const Context& context, const Credentials& caller, InodeId directory, InodeId final_parent);
   // Whether the directory has this name now. May wait for other hosts.
   Result<bool> HasName(const Context& context, InodeId directory, InodeId parent, std::string_view name);
+  // The name of each regular file below the directory. kTooLarge: there are more than kVisitedMax names. kInterrupted.
+  // May wait for other hosts.
+  static constexpr size_t kVisitedMax = 1'000'000;
+  Status VisitFilesBelow(const Context& context, InodeId directory,
+                         const std::function<void(std::string_view name)>& visit);
   // Why the last rename of it was refused, if one was lately.
   std::optional<CommitFailure> LastFailedCommit(InodeId directory) const { return at_.commits.LastRefused(directory); }
 

@@ -36,6 +36,43 @@ def a_commit_by_all_ranks(world):
     os.rmdir(world.hosts[1].path("late.tmp"))
 
 
+def those_that_are_left_commit(world):
+    """With --at-least a rank that does not come, or is killed, holds up nothing when what is required is there."""
+    count = len(world.hosts)
+
+    def start(rank, timeout="8s"):
+        host = world.hosts[rank]
+        command = [program("cairnfs"), "commit", "--ranks", str(count + 1), "--rank", str(rank), "--timeout", timeout,
+                   "--at-least", "2", "--require", "shard-*-of-0003*", "--require", "meta*=1",
+                   host.path("left.tmp"), host.path("left")]
+        return subprocess.Popen(host.inside(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def outcomes(calls):
+        return [(call.communicate(timeout=120)[0], call.returncode) for call in calls]
+
+    os.mkdir(world.hosts[0].path("left.tmp"))
+    os.mkdir(world.hosts[0].path("left.tmp", "below"))
+    write(world.hosts[0].path("left.tmp", "meta.json"), b"{}")
+    for rank, host in enumerate(world.hosts[:2]):
+        write(host.path("left.tmp", "below", f"shard-0000{rank}-of-0003.bin"), b"x" * MIB)
+    for said, code in outcomes([start(rank) for rank in (0, 1)]):
+        assert code == 1 and "2 of 4 ranks have come" in said, said
+        assert "of 3 files 'shard-*-of-0003*' 2 are there" in said, said
+    write(world.hosts[2].path("left.tmp", "shard-00002-of-0003.bin"), b"x" * MIB)
+    left = [start(rank) for rank in (0, 1)]
+    killed = start(2, "60s")
+    time.sleep(1)  # so that it has come, mostly: the outcome is the same
+    killed.kill()
+    killed.communicate()
+    for said, code in outcomes(left):
+        assert code == 0, said
+    for host in world.hosts:
+        assert sorted(os.listdir(host.path("left"))) == ["below", "meta.json", "shard-00002-of-0003.bin"], host.name
+    [(said, code)] = outcomes([start(2)])  # one that comes later
+    assert code == 0, said
+    shutil.rmtree(world.hosts[1].path("left"))
+
+
 def deferred_commits_outlive_their_host(world):
     """A ticket of one host gives its result on another; and when its host dies, another one makes the commit."""
     first, victim, third = world.hosts
@@ -221,7 +258,8 @@ def what_any_host_has_open_or_writes_is_not_abandoned(world):
             assert os.listdir(one.path(run)) == []
 
 
-CASES = (a_checkpoint_of_all_hosts, a_commit_by_all_ranks, deferred_commits_outlive_their_host, a_commit_by_ranks_of_another_user, waits_of_another_user,
+CASES = (a_checkpoint_of_all_hosts, a_commit_by_all_ranks, those_that_are_left_commit,
+         deferred_commits_outlive_their_host, a_commit_by_ranks_of_another_user, waits_of_another_user,
          commits_are_known_on_all_hosts, policies_are_applied_by_one_host,
          what_any_host_has_open_or_writes_is_not_abandoned)
 
