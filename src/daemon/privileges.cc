@@ -15,7 +15,7 @@ namespace {
 
 // For mounting, and the mount's read-ahead; for a data directory on a file system whose files all belong to some other
 // user; for seeing whether a process that waits is being killed; for starting, and ending, a process that applies a
-// user's policy as that user (docs/decisions/retention.md).
+// user's policy, or makes a deferred commit, as that user (docs/decisions/retention.md).
 constexpr std::array kKept = {CAP_SYS_ADMIN,  CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,
                               CAP_SYS_PTRACE, CAP_SETUID,       CAP_SETGID,          CAP_KILL};
 

@@ -434,6 +434,7 @@ def kills_at_each_step():
                 with open(name + "/model", "rb") as file:
                     assert file.read() == content, (failpoint, name)
             assert len(names) <= 1, names
+        mount.check()
         mount.umount()
         assert known >= 2, known
     return f"{known} of {len(FAILPOINTS)} tickets known afterwards"
