@@ -390,7 +390,7 @@ void Daemon::StartRunners() {
       [runner = ticket_runner_.get()](const Context& context, const fs::TicketJob& job) {
         return runner->Run(context, job);
       },
-      geteuid() == 0 ? std::nullopt : std::optional<uint32_t>(geteuid()));
+      geteuid() == 0 && config_.allow_other ? std::nullopt : std::optional<uint32_t>(geteuid()));
   filesystem_->policies().Start([runner = policy_runner_.get()](const Context& context, const fs::PolicyJob& job) {
     return runner->Run(context, job);
   });

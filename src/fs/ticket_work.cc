@@ -135,7 +135,7 @@ bool Tickets::BeginRun(const Known& ticket) {
   {
     MutexLock lock(mutex_);
     if (Clock::Now() < paused_until_) return false;
-    if (runs_.contains(ticket.id)) return true;
+    if (runs_.contains(ticket.id) || (only_user_ && *only_user_ != ticket.record.uid)) return true;
     const auto own = static_cast<size_t>(std::count_if(
         runs_.begin(), runs_.end(), [&](const auto& run) { return run.second.uid == ticket.record.uid; }));
     if (!HasShare(own, runs_.size(), kTicketRunsMax)) return true;  // others may have more left of theirs

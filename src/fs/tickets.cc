@@ -149,8 +149,9 @@ Result<std::optional<TicketId>> Tickets::TryTake(const Request& request, const C
     MutexLock lock(mutex_);
     if (!refusal_.empty()) return MakeError(ErrorCode::kUnavailable, refusal_);
     if (only_user_ && *only_user_ != request.who.uid) {
-      return MakeError(ErrorCode::kPermission, fmt::format("the daemon runs as {}, and so can rename nothing for {}",
-                                                           UserName(*only_user_), UserName(request.who.uid)));
+      return MakeError(ErrorCode::kPermission,
+                       fmt::format("this mount is for {} alone: no commit of {} can be deferred", UserName(*only_user_),
+                                   UserName(request.who.uid)));
     }
   }
   CAIRNFS_ASSIGN_OR_RETURN(const TicketRecord record, Prepare(request, context));

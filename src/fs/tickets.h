@@ -66,8 +66,8 @@ class Tickets {
   explicit Tickets(Parts parts, Lease lease = {});
   ~Tickets() { Stop(); }
 
-  // From now on they are worked on. Once; without it Take refuses with `Refuse`'s reason. `only_user`: the daemon can
-  // act for no other.
+  // From now on they are worked on. Once; without it Take refuses with `Refuse`'s reason. `only_user`: this host
+  // can act for no other.
   void Start(TicketRunner runner, std::optional<uint32_t> only_user = {});
   void Refuse(std::string why);
   // Ends what runs, and waits for it; it goes on after the next start. Who waits in Take is refused.

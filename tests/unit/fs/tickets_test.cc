@@ -25,8 +25,9 @@ InodeId MakeOwned(FileSystem& fs, InodeId parent, std::string_view name, uint32_
 
 // Renames as the process of a daemon does, unless the test says otherwise.
 struct FakeRenamer {
-  void StartOn(FileSystem& fs) {
-    fs.tickets().Start([this, &fs](const Context& context, const TicketJob& job) { return Rename(fs, context, job); });
+  void StartOn(FileSystem& fs, std::optional<uint32_t> only_user = {}) {
+    fs.tickets().Start([this, &fs](const Context& context, const TicketJob& job) { return Rename(fs, context, job); },
+                       only_user);
   }
   TicketOutcome Rename(FileSystem& fs, const Context& context, const TicketJob& job) {
     ++calls;
@@ -278,6 +279,18 @@ TEST_F(ClusterTicketsTest, OneHostWorksOnItAndAnotherTakesOver) {
   const auto ended = AwaitEnd(*host(1).fs, *ticket);
   ASSERT_TRUE(ended.ok());
   EXPECT_EQ(ended->state, State::kDone);
+}
+
+TEST_F(ClusterTicketsTest, AHostOfOneUserLeavesTheTicketsOfOthersAlone) {
+  renamers_[0].StartOn(*host(0).fs, kNeighbour);
+  FileSystem& fs = *host(0).fs;
+  EXPECT_EQ(CodeOf(Take(fs, RequestFor(MakeOwned(fs, run_, "a.tmp"), "a"))), ErrorCode::kPermission);
+  const auto ticket = Take(*host(1).fs, RequestFor(MakeOwned(*host(1).fs, run_, "b.tmp"), "b"));
+  ASSERT_TRUE(ticket.ok());
+  Clock::SleepFor(std::chrono::seconds(10));
+  EXPECT_EQ(renamers_[0].calls, 0);
+  renamers_[1].StartOn(*host(1).fs);
+  EXPECT_EQ(AwaitEnd(*host(1).fs, *ticket)->state, State::kDone);
 }
 
 TEST_F(ClusterTicketsTest, AnyHostGivesTheResultAndReadOnlyOnesDoNotWork) {
