@@ -123,9 +123,9 @@ void Tickets::Look() {
   const auto all = ReadAll(until_stop_);
   if (!all.ok()) return;  // it is looked for again
   for (const Known& ticket : all->tickets) {
-    if (ticket.record.state == TicketRecord::State::kUnderWay && !ticket.is_claimed) {
-      if (!BeginRun(ticket)) return;
-    }
+    const bool is_others = !ticket.claimed_by.empty() && ticket.claimed_by != self_;
+    if (ticket.record.state != TicketRecord::State::kUnderWay || is_others) continue;
+    if (!BeginRun(ticket)) return;
   }
 }
 
@@ -144,24 +144,30 @@ bool Tickets::BeginRun(const Known& ticket) {
   const auto is_ours = Claim(ticket);
   if (!is_ours.ok()) return false;
   if (!*is_ours) return true;
-  MutexLock lock(mutex_);
-  auto thread = StartThread("a deferred commit",
-                            [this, id = ticket.id, stop_run] { WorkOn(id, until_stop_.WithStop(stop_run)); });
-  if (!thread.ok()) {
-    spdlog::warn("a deferred commit waits: {}", thread.error().message);
-    return false;
-  }
-  runs_[ticket.id] = {.uid = ticket.record.uid, .thread = *std::move(thread)};
-  return true;
+  const Status begun = StartRun(ticket, stop_run);
+  if (begun.ok()) return true;
+  spdlog::warn("a deferred commit waits: {}", begun.error().message);
+  GiveBack(ticket.id);
+  return false;
 }
 
-// False: another host works on it.
+Status Tickets::StartRun(const Known& ticket, const std::stop_token& stop_run) {
+  MutexLock lock(mutex_);
+  CAIRNFS_ASSIGN_OR_RETURN(std::thread thread, StartThread("a deferred commit", [this, id = ticket.id, stop_run] {
+                             WorkOn(id, until_stop_.WithStop(stop_run));
+                           }));
+  runs_[ticket.id] = {.uid = ticket.record.uid, .thread = std::move(thread)};
+  return {};
+}
+
+// False: another host works on it. A claim whose answer was lost is this host's all the same, and put once more.
 Result<bool> Tickets::Claim(const Known& ticket) {
   if (!lease_) return true;
   CAIRNFS_ASSIGN_OR_RETURN(const kv::LeaseId lease, lease_(until_stop_));
   kv::Transaction transaction;
-  transaction.IfRevision(meta::TicketKey(ticket.id), ticket.revision).IfAbsent(meta::TicketClaimKey(ticket.id));
-  transaction.writes.push_back({meta::TicketClaimKey(ticket.id), std::string(), lease});
+  transaction.IfRevision(meta::TicketKey(ticket.id), ticket.revision)
+      .IfRevision(meta::TicketClaimKey(ticket.id), ticket.claim_revision);
+  transaction.writes.push_back({meta::TicketClaimKey(ticket.id), self_, lease});
   const auto claimed = at_.kv.Commit(until_stop_, transaction);
   if (!claimed.ok() && claimed.error().code == ErrorCode::kConflict) return false;
   return claimed.ok() ? Result<bool>(true) : Result<bool>(claimed.error());
@@ -187,12 +193,15 @@ void Tickets::WorkOn(TicketId id, const Context& context) {
   changed_.NotifyAll();
 }
 
-// Another host may go on with it at once.
+// Another host may go on with it at once; else once this one's session has ended.
 void Tickets::GiveBack(TicketId id) {
-  kv::Transaction transaction;
   if (!lease_) return;
-  const Context soon = Context().WithTimeout(kGiveBackMax);  // else its session's end does
-  static_cast<void>(at_.kv.Commit(soon, transaction.Delete(meta::TicketClaimKey(id))).ok());
+  const Context soon = Context().WithTimeout(kGiveBackMax);
+  const auto claim = at_.kv.Get(soon, meta::TicketClaimKey(id));
+  if (!claim.ok() || !*claim || (*claim)->value != self_) return;
+  kv::Transaction transaction;
+  transaction.IfRevision((*claim)->key, (*claim)->revision).Delete((*claim)->key);
+  static_cast<void>(at_.kv.Commit(soon, transaction).ok());
 }
 
 // False: it is to be tried again.

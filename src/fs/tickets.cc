@@ -9,6 +9,7 @@
 
 #include "base/coding.h"
 #include "base/failpoint.h"
+#include "base/hex.h"
 #include "base/printable.h"
 #include "base/random_bytes.h"
 #include "base/user.h"
@@ -48,7 +49,7 @@ Error NoTicket(TicketId id) {
 }  // namespace
 
 Tickets::Tickets(Parts parts, Lease lease)
-    : at_(std::move(parts)), lease_(std::move(lease)), until_stop_(stop_.get_token()) {}
+    : at_(std::move(parts)), lease_(std::move(lease)), self_(RandomBytes(8)), until_stop_(stop_.get_token()) {}
 
 Result<Tickets::All> Tickets::ReadAll(const Context& context) {
   All all;
@@ -59,7 +60,10 @@ Result<Tickets::All> Tickets::ReadAll(const Context& context) {
       auto record = TicketRecord::Decode(entry.value);
       if (record.ok()) all.tickets.push_back({*id, *std::move(record), entry.revision});
     } else if (const auto claimed = meta::TicketOfClaimKey(entry.key); claimed && !all.tickets.empty()) {
-      if (all.tickets.back().id == *claimed) all.tickets.back().is_claimed = true;
+      Known& ticket = all.tickets.back();
+      if (ticket.id != *claimed) return true;
+      ticket.claimed_by = entry.value;
+      ticket.claim_revision = entry.revision;
     }
     return true;
   };
@@ -246,17 +250,27 @@ Result<TicketRecord> Tickets::Await(const Context& context, TicketId id, uint32_
     }
     if (context.IsStopped()) return MakeError(ErrorCode::kInterrupted, "the wait was ended; the commit goes on");
     if (!IsUnderWay(record)) {
-      kv::Transaction transaction;
-      transaction.IfRevision(entry->key, entry->revision).Delete(entry->key);
-      const auto taken = at_.kv.Commit(context.WithoutDeadline(), transaction);
-      if (taken.ok()) return record;
-      if (taken.error().code != ErrorCode::kConflict) return taken.error();
+      const Status forgotten = Forget(*entry, context.WithoutDeadline());
+      if (forgotten.ok()) return record;
+      if (forgotten.error().code != ErrorCode::kConflict) return forgotten.error();
       continue;  // another call was first
     }
     if (context.Expired()) return record;
     MutexLock lock(mutex_);
     const auto has_one_ended = [&]() REQUIRES_LOCK(mutex_) { return ends_ != ends_before; };
     static_cast<void>(context.WithTimeout(kLookForEndEvery).Wait(mutex_, changed_, has_one_ended));
+  }
+}
+
+// Whose answer is lost is sent again, until it is known whether it ran: a result is not to go unseen.
+Status Tickets::Forget(const kv::KvEntry& entry, const Context& context) {
+  kv::Transaction transaction;
+  transaction.IfRevision(entry.key, entry.revision).Delete(entry.key);
+  transaction.operation_id = "ticket/" + ToHex(RandomBytes(8));
+  for (;;) {
+    const auto forgotten = at_.kv.Commit(context, transaction);
+    if (forgotten.ok()) return {};
+    if (!kv::MayHaveRun(forgotten.error().code) || !context.Sleep(kLookForEndEvery)) return forgotten.error();
   }
 }
 

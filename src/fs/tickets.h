@@ -103,7 +103,8 @@ class Tickets {
     meta::TicketId id;
     meta::TicketRecord record;
     uint64_t revision = 0;
-    bool is_claimed = false;
+    std::string claimed_by = {};  // whose process works on it; empty: nobody's
+    uint64_t claim_revision = 0;
   };
   struct All {
     std::vector<Known> tickets;   // the one that was taken first comes first
@@ -127,6 +128,7 @@ class Tickets {
   Status CheckNames(const Request& request, const meta::TicketRecord& record, const Context& context);
   // nullopt: it has to wait.
   Result<std::optional<meta::TicketId>> TryTake(const Request& request, const Context& context);
+  Status Forget(const kv::KvEntry& entry, const Context& context);
   Result<bool> CheckShares(const Request& request, const meta::TicketRecord& record, const All& all) const;
   void AnswerWaiting() EXCLUDES_LOCK(mutex_);
   void Wake() EXCLUDES_LOCK(mutex_);
@@ -134,6 +136,7 @@ class Tickets {
   // ticket_work.cc: how they are worked on.
   void Look();
   bool BeginRun(const Known& ticket) EXCLUDES_LOCK(mutex_);
+  Status StartRun(const Known& ticket, const std::stop_token& stop_run) EXCLUDES_LOCK(mutex_);
   Result<bool> Claim(const Known& ticket);
   void Work() EXCLUDES_LOCK(mutex_);
   void Reap() EXCLUDES_LOCK(mutex_);
@@ -147,6 +150,7 @@ class Tickets {
 
   const Parts at_;
   const Lease lease_;
+  const std::string self_;  // random: this process, in claims
   std::atomic<bool> is_read_only_{false};
   std::stop_source stop_;
   const Context until_stop_;
