@@ -116,8 +116,9 @@ const std::string& Epochs::HoldKey() {
 
 Result<EpochState> Epochs::Read(const Context& context) {
   const std::string sessions = KeyOf(MemberKey::kSession, {}).substr(0, 2);
-  const std::array<kv::KvSpan, 2> spans = {kv::KvSpan{"W", kv::PrefixEnd("W")},
-                                           kv::KvSpan{sessions, kv::PrefixEnd(sessions)}};
+  const std::array<kv::KvSpan, 2> spans = {
+      kv::KvSpan{std::string(kAnnouncementKey), kv::PrefixEnd(std::string(kPartPrefix))},
+      kv::KvSpan{sessions, kv::PrefixEnd(sessions)}};
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvSnapshot snapshot, store_.Read(context, spans));
   EpochState state;
   state.revision = snapshot.revision;

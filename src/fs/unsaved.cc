@@ -57,7 +57,7 @@ Found FindUnsaved(const Services& at) {
 bool HasUnsavedNames(const Services& at) {
   if (at.parts.local_kv == nullptr) return false;
   // The records of files are told with their bytes; what is added to those of commits is waited for by nobody.
-  constexpr std::string_view kOfNames = "EIOXY";
+  constexpr std::string_view kOfNames = "EIOWXY";
   const auto is_of_names = [kOfNames](std::string_view key, const auto&) {
     return !key.empty() && kOfNames.find(key[0]) != std::string_view::npos;
   };
