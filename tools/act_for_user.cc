@@ -63,7 +63,8 @@ void LimitItself() {
 
 Status BecomeUser(const ActingUser& acting) {
   const uid_t user = acting.uid;
-  if (geteuid() == user) return {};
+  if (geteuid() != 0 && geteuid() == user) return {};  // with the groups that the daemon has: it may take no others
+  if (geteuid() == 0 && user == 0) return acting.groups ? BecomeMemberOf(*acting.groups) : Status();
   if (geteuid() != 0) {
     return MakeError(ErrorCode::kPermission, fmt::format("the daemon runs as {}, and so can change nothing for {}",
                                                          UserName(geteuid()), UserName(user)));

@@ -21,7 +21,8 @@ struct ActingUser {
 
 // What a user makes this process do is to cost nobody else much.
 void LimitItself();
-// For good, and with none of the capabilities that it had.
+// For good, and with none of the capabilities that it had; root keeps those. A process that is not root keeps its
+// groups.
 Status BecomeUser(const ActingUser& acting);
 // Has this process end once the daemon has, whose id that is. kInterrupted: it has already.
 Status EndWithDaemon(pid_t daemon);
