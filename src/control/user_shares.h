@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <map>
 
+#include "base/fair_share.h"
 #include "base/thread_annotations.h"
 
 namespace cairnfs::control {
@@ -25,7 +26,7 @@ class UserShares {
   bool Take(uid_t user) {
     MutexLock lock(mutex_);
     const auto found = taken_.find(user);
-    if (const size_t own = found == taken_.end() ? 0 : found->second; own >= 2 * (places_ - total_)) return false;
+    if (!HasShare(found == taken_.end() ? 0 : found->second, total_, places_)) return false;
     ++taken_[user];
     ++total_;
     return true;
