@@ -8,6 +8,7 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr uint32_t kRead = 4, kWrite = 2, kSearch = 1;
+constexpr size_t kLevelsJudgedMax = 4096;
 
 // As the kernel judges by the mode: the class of the owner, of a group, or of all others.
 bool Allows(const meta::Attr& attr, const Credentials& caller, uint32_t rights) {
@@ -16,6 +17,18 @@ bool Allows(const meta::Attr& attr, const Credentials& caller, uint32_t rights) 
       caller.gid == attr.gid || std::find(caller.groups.begin(), caller.groups.end(), attr.gid) != caller.groups.end();
   const uint32_t shift = caller.uid == attr.uid ? 6 : (is_member ? 3 : 0);
   return ((attr.mode >> shift) & rights) == rights;
+}
+
+// Whether the caller has the rights to the directory and to each above it.
+Result<bool> AllowAllAbove(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory,
+                           uint32_t rights) {
+  for (size_t level = 0; level < kLevelsJudgedMax; ++level) {
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names.GetAttr(context, directory));
+    if (!Allows(attr, caller, rights)) return false;
+    if (directory == kRootInode) return true;
+    CAIRNFS_ASSIGN_OR_RETURN(directory, names.ParentOf(context, directory));
+  }
+  return MakeError(ErrorCode::kTooLarge, "it lies too deep below the root");
 }
 
 Error Denied(const std::string& what) { return MakeError(ErrorCode::kPermission, "Permission denied: " + what); }
@@ -48,6 +61,16 @@ Status CheckMayRename(const Context& context, meta::Namespace& names, const Cred
   // Its entry ".." changes.
   if (!Allows(moved, caller, kWrite)) return Denied("you may not write to the directory itself");
   return {};
+}
+
+Status CheckMayEnter(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory) {
+  CAIRNFS_ASSIGN_OR_RETURN(const bool may, AllowAllAbove(context, names, caller, directory, kSearch));
+  return may ? Status() : Status(Denied("you may not enter a directory on the way from the root of the filesystem"));
+}
+
+bool MayListAbove(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory) {
+  const auto may = AllowAllAbove(context, names, caller, directory, kRead | kSearch);
+  return may.ok() && *may;
 }
 
 }  // namespace cairnfs::fs

@@ -10,5 +10,10 @@ Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const Ope
 // Names::CheckMayRename.
 Status CheckMayRename(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory,
                       InodeId final_parent);
+// Whether the caller may go from the root of the filesystem into the directory: kPermission if not.
+Status CheckMayEnter(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory);
+// Whether the caller may see the directory's path: enter and list it, and all above it. False also where that is not
+// known.
+bool MayListAbove(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory);
 
 }  // namespace cairnfs::fs
