@@ -2,14 +2,17 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <tuple>
 
 #include "act_for_user.h"
 #include "base/printable.h"
@@ -31,6 +34,8 @@ Failure Failed(const std::string& what) {
   return {error, what + ": " + std::strerror(error)};
 }
 
+using Place = ApplyCommitCommand::Place;
+
 // Past no symbolic link and no other mount. Below zero: errno says why. It is open until this process ends.
 int EnterBelowMount(int root, const std::string& path) {
   open_how how = {};
@@ -39,29 +44,59 @@ int EnterBelowMount(int root, const std::string& path) {
   return static_cast<int>(syscall(SYS_openat2, root, path.c_str(), &how, sizeof how));
 }
 
-// The daemon looks again where it is, and what has become of it.
-Failure CannotEnter(const std::string& path) {
-  Failure failure = Failed(fmt::format("cannot enter '{}'", Printable(path)));
-  if (failure.error == ENOENT || failure.error == ENOTDIR) failure.error = ESTALE;
-  return failure;
+// The daemon looks again where it is, and what has become of it, after ESTALE. Names above are not told: the user may
+// no longer see them.
+Failure Enter(int root, const Place& place, int& entered) {
+  entered = EnterBelowMount(root, place.parent);
+  struct stat info = {};
+  if (entered < 0 || fstat(entered, &info) != 0) {
+    Failure failure = Failed(fmt::format("cannot enter the directory of '{}'", Printable(place.name)));
+    if (failure.error == ENOENT || failure.error == ENOTDIR) failure.error = ESTALE;
+    return failure;
+  }
+  if (info.st_ino == place.inode) return {};
+  return {ESTALE, fmt::format("the directory of '{}' was renamed meanwhile", Printable(place.name))};
+}
+
+// What has the name. 0: nothing; errno is ENOENT, or says why it is not known.
+uint64_t InodeAt(int parent, const std::string& name) {
+  struct stat info = {};
+  return fstatat(parent, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 ? info.st_ino : 0;
 }
 
 Failure Rename(const ApplyCommitCommand& command, int root) {
-  const int from = EnterBelowMount(root, command.from_parent);
-  if (from < 0) return CannotEnter(command.from_parent);
-  const int to = EnterBelowMount(root, command.to_parent);
-  if (to < 0) return CannotEnter(command.to_parent);
-  struct stat info = {};
-  const bool is_there = fstatat(from, command.from_name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
-  if (!is_there && errno != ENOENT) return Failed(fmt::format("cannot look at '{}'", Printable(command.from_name)));
-  if (!is_there || info.st_ino != command.inode) return {ESTALE, "it was renamed meanwhile"};
-  if (renameat(from, command.from_name.c_str(), to, command.to_name.c_str()) == 0) return {};
-  return Failed(fmt::format("cannot rename '{}' to '{}'", Printable(command.from_name), Printable(command.to_name)));
+  const auto& [from, to] = std::tie(command.from, command.to);
+  int from_parent = -1, to_parent = -1;
+  if (Failure failure = Enter(root, from, from_parent); failure.error != 0) return failure;
+  if (Failure failure = Enter(root, to, to_parent); failure.error != 0) return failure;
+  const uint64_t there = InodeAt(from_parent, from.name);
+  if (there == 0 && errno != ENOENT) return Failed(fmt::format("cannot look at '{}'", Printable(from.name)));
+  if (there != command.inode) return {ESTALE, "it was renamed meanwhile"};
+  if (renameat(from_parent, from.name.c_str(), to_parent, to.name.c_str()) != 0) {
+    return Failed(fmt::format("cannot rename '{}' to '{}'", Printable(from.name), Printable(to.name)));
+  }
+  // rename(2) goes by the name: who may rename beside it can have put another in its place just before.
+  const uint64_t renamed = InodeAt(to_parent, to.name);
+  if (renamed == command.inode) return {};
+  if (renamed == 0) return {ESTALE, "it was renamed or removed at once"};
+  return {EPERM,
+          fmt::format("another directory was put in the place of '{}' meanwhile: '{}' is not the one that was to "
+                      "get that name",
+                      Printable(from.name), Printable(to.name))};
+}
+
+// As whoever the daemon runs as: the way to the mount point need not be open to the user.
+int OpenMount(const std::string& mount_point) {
+  const int root = open(mount_point.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY);
+  struct statfs info = {};
+  if (root < 0 || fstatfs(root, &info) != 0) return -1;
+  if (info.f_type == FUSE_SUPER_MAGIC) return root;
+  errno = ENOTCONN;  // it was unmounted
+  return -1;
 }
 
 Failure Apply(const ApplyCommitCommand& command, pid_t daemon) {
-  // As whoever the daemon runs as: the way to the mount point need not be open to the user.
-  const int root = open(command.mount_point.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY);
+  const int root = OpenMount(command.mount_point);
   if (root < 0) return Failed("cannot open " + command.mount_point);
   Groups groups{.main = command.group, .others = {command.groups.begin(), command.groups.end()}};
   Status ready = BecomeUser({.uid = command.user, .groups = std::move(groups)});

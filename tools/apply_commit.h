@@ -13,8 +13,12 @@ struct ApplyCommitCommand {
   uint64_t inode = 0;  // what is to be renamed
   uint32_t user = 0, group = 0;
   std::vector<uint32_t> groups;
-  std::string from_parent, from_name;  // parents as paths below the mount point
-  std::string to_parent, to_name;
+  struct Place {
+    uint64_t inode = 0;  // of the parent
+    std::string parent;  // its path below the mount point
+    std::string name;
+  };
+  Place from, to;
 };
 
 int RunApplyCommit(const ApplyCommitCommand& command);

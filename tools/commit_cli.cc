@@ -62,13 +62,15 @@ void AddApplyCommit(CLI::App& app, ApplyCommitCommand& command, int& exit_code) 
   auto* apply = app.add_subcommand("apply-commit", "make a deferred commit, for a daemon")->group("");
   apply->add_option("--mount", command.mount_point)->required()->check(NotEmpty());
   apply->add_option("--inode", command.inode)->required();
+  apply->add_option("--from-inode", command.from.inode)->required();
+  apply->add_option("--to-inode", command.to.inode)->required();
   apply->add_option("--user", command.user)->required();
   apply->add_option("--group", command.group)->required();
   apply->add_option("--other-group", command.groups);
-  apply->add_option("FROM_PARENT", command.from_parent)->required()->check(NotEmpty());
-  apply->add_option("FROM_NAME", command.from_name)->required()->check(NotEmpty());
-  apply->add_option("TO_PARENT", command.to_parent)->required()->check(NotEmpty());
-  apply->add_option("TO_NAME", command.to_name)->required()->check(NotEmpty());
+  apply->add_option("FROM_PARENT", command.from.parent)->required()->check(NotEmpty());
+  apply->add_option("FROM_NAME", command.from.name)->required()->check(NotEmpty());
+  apply->add_option("TO_PARENT", command.to.parent)->required()->check(NotEmpty());
+  apply->add_option("TO_NAME", command.to.name)->required()->check(NotEmpty());
   apply->callback([&] { exit_code = RunApplyCommit(command); });
 }
 

@@ -59,12 +59,12 @@
 
 /* Deferred commits (docs/commits.md). ioctl(2) on a descriptor of the directory that is to be renamed, opened for
  * reading: what is below it becomes durable, then it gets its final name, with the rights that the caller has at this
- * call. Returns 0 with a ticket at once; or, while `under_way_max` tickets of this user are under way into the
- * directory of the final name, once one of these has ended. Names and rights are checked as by `cairnfs commit
- * --async`: EBUSY: it is under way already, or too many are. EEXIST, ENOTEMPTY: the final name is there, or is its name
- * already. EPERM: the caller may not rename it, or the mount is read-only. ENOTDIR, ENAMETOOLONG, ENOENT. EINVAL: a
- * field is wrong, or the final name lies below the directory. EINTR: the caller is being killed. ENOTTY: no CairnFS, or
- * one that does not know it. */
+ * call. Returns 0 with a ticket at once, and does not wait for other commits, as `cairnfs commit --async` does. Names
+ * and rights are checked as by that. EBUSY: it is under way already; or `under_way_max` tickets of this user are, into
+ * the directory of the final name, or too many of all users: call again when one has ended. EEXIST, ENOTEMPTY: the
+ * final name is there, or is its name already. EPERM: the caller may not rename it, or the mount is read-only. ENOTDIR,
+ * ENAMETOOLONG, ENOENT. EINVAL: a field is wrong, or the final name lies below the directory. EINTR: the caller is
+ * being killed. ENOTTY: no CairnFS, or one that does not know it. */
 struct cairnfs_defer_commit {
   uint64_t ticket;        /* out; cairnfs commit --wait takes it as 16 hexadecimal digits */
   uint64_t final_parent;  /* st_ino of the directory of the final name, in the same mount; 0: where it lies now */

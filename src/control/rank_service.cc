@@ -123,10 +123,13 @@ class RankCalls final : public Control::Service {
                                      .to_parent = InodeId{request->final_parent()},
                                      .to_name = request->final_name(),
                                      .under_way_max = request->under_way_max()};
-    const auto take = [&](fs::Done<uint64_t> done) {
-      at_.filesystem.tickets().Take(asked, running.wanted(), std::move(done));
+    fs::Caller maker{.uid = caller->uid, .gid = caller->gid, .context = running.wanted()};
+    const auto let_in = [&](fs::Done<void> done) {
+      at_.filesystem.names().WhenAdmitted(fs::NameChange::kMakes, std::move(done), maker);
     };
-    const auto taken = Await<uint64_t>(take, running.wanted());
+    const auto is_let_in = Await<void>(let_in, running.wanted());
+    if (!is_let_in.ok()) return rpc::ToGrpc(is_let_in.error());
+    const auto taken = at_.filesystem.tickets().Take(asked, running.wanted());
     if (!taken.ok()) return rpc::ToGrpc(taken.error());
     reply->set_ticket(*taken);
     return grpc::Status::OK;
@@ -149,7 +152,8 @@ class RankCalls final : public Control::Service {
     const auto ticket = tickets.Await(wanted, request->ticket(), caller->uid);
     if (!ticket.ok()) return rpc::ToGrpc(ticket.error());
     reply->set_state(static_cast<AwaitTicketReply::State>(ticket->state));
-    reply->set_path(tickets.PathOf(running.wanted(), *ticket));
+    reply->set_name(ticket->to_name);
+    if (const auto path = tickets.PathOf(running.wanted(), *ticket, *caller)) reply->set_path(*path);
     reply->set_reason(ticket->reason);
     if (reply->state() == AwaitTicketReply::UNDER_WAY) reply->set_reason(tickets.WhatHoldsUp(request->ticket()));
     return grpc::Status::OK;

@@ -301,8 +301,9 @@ class Service::Impl final : public Control::Service {
   }
 
   grpc::Status PausePolicies(grpc::ServerContext*, const PausePoliciesRequest*, PausePoliciesReply*) override {
+    const auto until = Clock::Now() + kPoliciesPatience;
     filesystem_.policies().Pause(kPoliciesPause, kPoliciesPatience);
-    filesystem_.tickets().Pause(kPoliciesPause, kPoliciesPatience);
+    filesystem_.tickets().Pause(kPoliciesPause, until - Clock::Now());
     return grpc::Status::OK;
   }
 

@@ -361,8 +361,9 @@ control::StopEstimate Daemon::BeginStop(std::chrono::milliseconds deadline) {
     unmounter_ = std::jthread([this, patience] {
       volume_->Stopping();
       // What renames and removes by itself would keep the mount busy.
+      const auto until = Clock::Now() + patience;
       filesystem_->policies().Pause(std::chrono::hours(24), patience);
-      filesystem_->tickets().Pause(std::chrono::hours(24), patience);
+      filesystem_->tickets().Pause(std::chrono::hours(24), until - Clock::Now());
       server_->Stop();
     });
   });
@@ -378,7 +379,7 @@ void Daemon::StartRunners() {
   auto program = FindCairnfs();
   if (!program.ok()) {
     spdlog::warn("no policies of retention are applied, and no commits deferred: {}", program.error().message);
-    filesystem_->tickets().Refuse("no commit can be deferred here: " + program.error().message);
+    filesystem_->tickets().Start(program.error().WithContext("no commit can be deferred here"));
     return;
   }
   std::error_code ignored;
@@ -387,9 +388,9 @@ void Daemon::StartRunners() {
   policy_runner_ = std::make_unique<PolicyRunner>(options);
   ticket_runner_ = std::make_unique<TicketRunner>(options);
   filesystem_->tickets().Start(
-      [runner = ticket_runner_.get()](const Context& context, const fs::TicketJob& job) {
+      fs::TicketRunner([runner = ticket_runner_.get()](const Context& context, const fs::TicketJob& job) {
         return runner->Run(context, job);
-      },
+      }),
       geteuid() == 0 && config_.allow_other ? std::nullopt : std::optional<uint32_t>(geteuid()));
   filesystem_->policies().Start([runner = policy_runner_.get()](const Context& context, const fs::PolicyJob& job) {
     return runner->Run(context, job);

@@ -11,7 +11,7 @@ namespace {
 
 using fs::TicketOutcome;
 
-// A host or a disk is away, the filesystem is read-only for now, or the machine is short of something.
+// A host or a disk is away or full, the mount was ended or is read-only for now, or the machine is short of something.
 bool MayPass(int error) {
   switch (error) {
     case ETIMEDOUT:
@@ -19,6 +19,10 @@ bool MayPass(int error) {
     case ESTALE:
     case EROFS:
     case ENOTCONN:
+    case ECONNABORTED:
+    case ENOSPC:
+    case EDQUOT:
+    case EBUSY:
     case EAGAIN:
     case ENOMEM:
     case EMFILE:
@@ -48,13 +52,16 @@ TicketOutcome ParseOutcomeLine(const std::string& line) {
 
 TicketOutcome TicketRunner::Run(const Context& context, const fs::TicketJob& job) {
   TicketOutcome outcome{TicketOutcome::Kind::kLater, "the process that renames was ended"};
+  const auto number = [](InodeId inode) { return std::to_string(inode.value); };
   std::vector<std::string> words = {options_.program, "apply-commit",
                                     "--mount",        options_.mount_point,
-                                    "--inode",        std::to_string(job.directory.value),
+                                    "--inode",        number(job.directory),
+                                    "--from-inode",   number(job.from.parent),
+                                    "--to-inode",     number(job.to.parent),
                                     "--user",         std::to_string(job.who.uid),
                                     "--group",        std::to_string(job.who.gid)};
   for (const uint32_t group : job.who.groups) words.insert(words.end(), {"--other-group", std::to_string(group)});
-  words.insert(words.end(), {"--", job.from_parent, job.from_name, job.to_parent, job.to_name});
+  words.insert(words.end(), {"--", job.from.parent_path, job.from.name, job.to.parent_path, job.to.name});
   const auto has_told =
       processes_.Run(context, words, [&](const std::string& line) { outcome = ParseOutcomeLine(line); });
   if (!has_told.ok()) outcome.reason = has_told.error().message;

@@ -147,6 +147,7 @@ std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
       return true;
     }
     shortage = drained.error();
+    bytes_lacked = true;
     undrained.push_back({inode, drained.error()});
     MutexLock lock(inode->mutex);
     inode->content->round_size = 0;
@@ -171,6 +172,7 @@ Result<meta::FileRecord> DirtyFiles::MakeRecord(const InodePtr& inode) {
   if (!recipe.ok()) {
     // The file stays as it was recorded last, and comes again: no other waits for it.
     streams_.NoteRecipeError(inode, recipe.error());
+    bytes_lacked = true;
     content.in_round = false;
     content.must_publish = true;
     Requeue(inode);

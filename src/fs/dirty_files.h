@@ -56,6 +56,9 @@ class DirtyFiles {
   // For those who wait for all files. In this round, bytes of some file found no space, and wait for the next.
   std::optional<Error> shortage;
   std::optional<Error> loss;  // bytes of some file could not be stored, and nobody was told so far
+  // Bytes that were accepted have found no room, or are lost, since this process began. Set by any thread, and by what
+  // Drain waits for before that returns.
+  std::atomic<bool> bytes_lacked{false};
 
  private:
   bool DiscardIfGone(const InodePtr& inode);

@@ -54,7 +54,7 @@ struct Caller {
   // Over once the caller is being killed (a pending SIGKILL): nobody waits for the operation any more.
   Context context;
   // Whether it is in the group, or may do what members may. To be asked until the answer. Empty: taken for a no.
-  std::function<bool(uint32_t gid)> is_in_group;
+  std::function<bool(uint32_t gid)> is_in_group = {};
   // The thread that calls may wait for the disk: a sync of little is done on it, without a second thread.
   bool lends_thread = false;
 };

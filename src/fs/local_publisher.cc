@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "meta/commit_record.h"
+#include "meta/ticket_records.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -122,6 +123,7 @@ Status LocalPublisher::Finish(const Round& round) {
   assert(is_open_);
   files_.Drain();
   PublishTaken(round.number);
+  if (files_.bytes_lacked) kv_.CommitLate({{meta::BytesLackKey(), std::string(), 0}});  // with what lacks them
   round_published.Pass();
   if (round_answer.PassOrSkip()) Clock::SleepFor(kNoAnswer);
   // Somebody waits for it: what is little goes with the names. Segments are synced by rounds that nobody waits for.

@@ -37,6 +37,7 @@ Result<meta::RenameResult> NameChanges::RenameGoing(const Context& context, meta
     const Keeping::Names names{params.from_name, params.to_name, params.from_parent != params.to_parent};
     if (comes) CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckMayComeBack(context, moved, names));
     if (goes && !comes) CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckHasNoMark(context, moved));
+    if (goes && !comes) CAIRNFS_RETURN_IF_ERROR(at_.tickets.CheckMayGo(context, moved));
     return goes ? at_.keeping.CheckMayGo(context, moved) : Status();
   };
   params.commit.reset();

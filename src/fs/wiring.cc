@@ -25,6 +25,7 @@ FileSystem::Impl::Impl(const FileSystem::Parts& the_parts, const FsOptions& the_
   hooks.lost = [this](const InodePtr& inode) {
     inode->mutex.AssertHeld();
     lost->Note(inode);
+    dirty_files->bytes_lacked = true;
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
   hooks.dropped = [this](InodeId inode, uint64_t bytes) { lost->NoteDropped(inode, bytes); };
@@ -51,13 +52,14 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
   contents = std::make_unique<Contents>(parts, *records, table, *streams, *rounds, *room, *waiters);
 }
 
-void FileSystem::Impl::MakeTickets(kv::KvStore& kv, Tickets::Lease lease) {
+void FileSystem::Impl::MakeTickets(kv::KvStore& kv, Tickets::Self self) {
   tickets = std::make_unique<Tickets>(
       Tickets::Parts{.names = parts.names,
                      .kv = kv,
                      .last_refused = [this](InodeId directory) { return commits->LastRefused(directory); },
-                     .sync_names = [this](Done<void> done) { changes->SyncNames(std::move(done)); }},
-      std::move(lease));
+                     .sync_names = [this](Done<void> done) { changes->SyncNames(std::move(done)); },
+                     .rename_max = std::chrono::seconds(options.commit_wait_seconds_max)},
+      std::move(self));
 }
 
 Services FileSystem::Impl::MakeServices() {
@@ -157,6 +159,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
 }
 
 Status LocalFileSystem::Start() {
+  CAIRNFS_RETURN_IF_ERROR(tickets->FailWhereBytesMayLack());
   local_totals->Start();
   commits->FindRuns();
   return {};
@@ -174,10 +177,12 @@ void SharedFileSystem::MakeCommits() {
           .name = [this] { return host.NameOf(host.self()); },
           .applies = [this](const Context& context,
                             bool may) { return may ? host.TakeRetention(context) : host.LeaveRetention(context); }});
-  MakeTickets(parts.cluster->store, [this](const Context&) -> Result<kv::LeaseId> {
+  const auto join = [this](kv::Transaction& transaction) -> Result<kv::LeaseId> {
     CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session now, parts.cluster->membership.session());
+    host.AddSessionCompare(transaction, now.revision);
     return now.lease;
-  });
+  };
+  MakeTickets(parts.cluster->store, {.node = host.self(), .join = join});
 }
 
 SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)

@@ -75,7 +75,7 @@ struct FileSystem::Impl {
 
  protected:
   // Once `commits` is there. `kv`: as Tickets::Parts has it.
-  void MakeTickets(kv::KvStore& kv, Tickets::Lease lease);
+  void MakeTickets(kv::KvStore& kv, Tickets::Self self);
   Impl(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   void MakeRounds(std::unique_ptr<Publisher> made_publisher);
   // What both are made of, once the session, the calls and the rounds are there.

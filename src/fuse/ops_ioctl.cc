@@ -27,27 +27,29 @@ void ReplyBody(fuse_req_t request, const Body& body) {
   fuse_reply_ioctl(request, 0, &body, sizeof body);
 }
 
+Context AtOnce(const fs::Caller& caller) { return caller.context.WithDeadline(Clock::time_point::min()); }
+
 void DeferCommit(fuse_req_t request, InodeId directory, const cairnfs_defer_commit& asked) {
   const size_t name_size = strnlen(asked.final_name, sizeof asked.final_name);
   if (asked.reserved != 0 || name_size == sizeof asked.final_name) {
     fuse_reply_err(request, EINVAL);
     return;
   }
-  WhereItMayWait(request, [request, directory, asked](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    fs::Tickets::Request wanted{.who = CredentialsOf(request),
-                                .directory = directory,
-                                .to_parent = std::nullopt,
-                                .to_name = asked.final_name,
-                                .under_way_max = asked.under_way_max};
-    if (asked.final_parent != 0) wanted.to_parent = InodeId{asked.final_parent};
-    auto reply = [request, asked](const Result<meta::TicketId>& ticket) {
-      if (!ticket.ok()) return ReplyError(request, ticket.error());
-      cairnfs_defer_commit told = asked;
-      told.ticket = *ticket;
-      ReplyBody(request, told);
-    };
-    filesystem.tickets().Take(wanted, UntilStop(request, caller).context, std::move(reply));
-  });
+  WhenAdmitted(request, fs::NameChange::kMakes,
+               [request, directory, asked](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                 fs::Tickets::Request wanted{.who = CredentialsOf(request),
+                                             .directory = directory,
+                                             .to_parent = std::nullopt,
+                                             .to_name = asked.final_name,
+                                             .under_way_max = asked.under_way_max};
+                 if (asked.final_parent != 0) wanted.to_parent = InodeId{asked.final_parent};
+                 // This thread is needed by others: it waits for no other commit to end.
+                 const auto ticket = filesystem.tickets().Take(wanted, AtOnce(caller));
+                 if (!ticket.ok()) return ReplyError(request, ticket.error());
+                 cairnfs_defer_commit told = asked;
+                 told.ticket = *ticket;
+                 ReplyBody(request, told);
+               });
 }
 
 void TellResult(fuse_req_t request, const cairnfs_commit_result& asked) {
@@ -56,8 +58,7 @@ void TellResult(fuse_req_t request, const cairnfs_commit_result& asked) {
     return;
   }
   WhereItMayWait(request, [request, asked](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    const Context at_once = caller.context.WithDeadline(Clock::time_point::min());
-    const auto ticket = filesystem.tickets().Await(at_once, asked.ticket, caller.uid);
+    const auto ticket = filesystem.tickets().Await(AtOnce(caller), asked.ticket, caller.uid);
     if (!ticket.ok()) return ReplyError(request, ticket.error());
     cairnfs_commit_result told = {
         .ticket = asked.ticket, .state = static_cast<uint32_t>(ticket->state), .reserved = 0, .reason = {}};

@@ -64,6 +64,8 @@ std::optional<TicketId> TicketOfClaimKey(std::string_view key) {
   return TicketOfKey(key.substr(0, key.size() - 1));
 }
 
+std::string BytesLackKey() { return "WL"; }
+
 std::string TicketText(TicketId id) { return ToHex(Encoder().BigEndianU64(id).Take()); }
 
 Result<TicketId> ParseTicket(std::string_view text) {

@@ -14,7 +14,7 @@
 namespace cairnfs::meta {
 
 struct TicketRecord {
-  static constexpr size_t kGroupsMax = 1024, kReasonBytesMax = 2048;
+  static constexpr size_t kGroupsMax = 1024, kReasonBytesMax = 256;
   enum class State : uint8_t { kUnderWay = 0, kDone = 1, kFailed = 2 };
 
   State state = State::kUnderWay;
@@ -25,6 +25,8 @@ struct TicketRecord {
   InodeId from_parent, to_parent;  // from where, and where to
   std::string from_name, to_name;
   std::string reason;  // why it failed; else empty
+
+  bool is_under_way() const { return state == State::kUnderWay; }
 
   std::string Encode() const;
   static Result<TicketRecord> Decode(std::string_view value);
@@ -37,10 +39,14 @@ using TicketId = uint64_t;
 // ticket, so that two do not count the same ones.
 std::string TicketsPrefix();
 std::string TicketKey(TicketId id);
-// In a cluster: held, under its session, by the host that works on it.
+// In a cluster: the id of the node that works on it, held under its session.
 std::string TicketClaimKey(TicketId id);
 std::optional<TicketId> TicketOfKey(std::string_view key);       // nullopt for another key
 std::optional<TicketId> TicketOfClaimKey(std::string_view key);  // the same
+
+// Of a host alone: there once bytes that were accepted have found no room, or are lost, since its daemon began. Put no
+// later than the records of what was to come after these bytes.
+std::string BytesLackKey();
 
 // As people and programs see it: 16 hexadecimal digits.
 std::string TicketText(TicketId id);

@@ -15,10 +15,10 @@ TEST(TicketRunnerTest, WhatTheProcessTells) {
   const auto refused = ParseOutcomeLine(OutcomeLine(EACCES, "cannot rename 'a\nb'"));
   EXPECT_EQ(refused.kind, Kind::kRefused);
   EXPECT_EQ(refused.reason, "cannot rename 'a b'");
-  for (const int passing : {ETIMEDOUT, EROFS, ESTALE, EINTR, ENOTCONN}) {
+  for (const int passing : {ETIMEDOUT, EROFS, ESTALE, EINTR, ENOTCONN, ECONNABORTED, ENOSPC, EDQUOT, EBUSY}) {
     EXPECT_EQ(ParseOutcomeLine(OutcomeLine(passing, "later")).kind, Kind::kLater) << passing;
   }
-  for (const int lasting : {EPERM, ENOTEMPTY, EEXIST, EIO, ENOSPC}) {
+  for (const int lasting : {EPERM, EACCES, ENOTEMPTY, EEXIST, EIO}) {
     EXPECT_EQ(ParseOutcomeLine(OutcomeLine(lasting, "no")).kind, Kind::kRefused) << lasting;
   }
 }
