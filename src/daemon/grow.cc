@@ -23,6 +23,7 @@
 #include "kv/local_store.h"
 #include "meta/dump.h"
 #include "meta/load.h"
+#include "meta/ticket_records.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -83,6 +84,22 @@ Status CopyNames(kv::LocalKvStore& names, meta::NamesLoader& loader) {
   CAIRNFS_RETURN_IF_ERROR(visited);
   CAIRNFS_RETURN_IF_ERROR(copied);
   return loader.Flush({});
+}
+
+// Tickets stay behind: the hosts of a cluster work on them by other rules.
+Status CheckNoTickets(kv::LocalKvStore& names) {
+  size_t under_way = 0;
+  const std::string prefix = meta::TicketsPrefix();
+  const auto visited = names.VisitDurable({}, prefix, kv::PrefixEnd(prefix), [&](const kv::KvEntryView& entry) {
+    const auto ticket = meta::TicketRecord::Decode(entry.value);
+    if (meta::TicketOfKey(entry.key) && ticket.ok() && ticket->is_under_way()) ++under_way;
+    return true;
+  });
+  if (!visited.ok()) return visited.error();
+  if (under_way == 0) return {};
+  return MakeError(ErrorCode::kBusy, fmt::format("{} deferred commits are under way: mount it and wait for them, or "
+                                                 "rename their directories, and call again",
+                                                 under_way));
 }
 
 // Repair goes by these lists. A host alone has none, but for those that a growing left that was cut short.
@@ -151,6 +168,7 @@ Status GrowHere(DataDirectory& directory, const Config& config) {
   CAIRNFS_RETURN_IF_ERROR(RemoveFolder(directory.shared_path()));
   {
     CAIRNFS_ASSIGN_OR_RETURN(const Alone alone, OpenAlone(directory, config));
+    CAIRNFS_RETURN_IF_ERROR(CheckNoTickets(*alone.names));
     kv::RocksOptions options;
     options.path = directory.loading_path();
     CAIRNFS_ASSIGN_OR_RETURN(const auto engine, kv::OpenRocksEngine(options));
@@ -177,6 +195,7 @@ Status GrowElsewhere(DataDirectory& directory, const Config& config, bool holds_
   CAIRNFS_RETURN_IF_ERROR(CheckPrefix(*opened, config));
   std::optional<Alone> alone;
   CAIRNFS_ASSIGN_OR_RETURN(alone, OpenAlone(directory, config));
+  CAIRNFS_RETURN_IF_ERROR(CheckNoTickets(*alone->names));
   meta::NamesLoader loader(store);
   const Status begun = loader.Begin({});
   if (!begun.ok() && begun.error().code == ErrorCode::kAlreadyExists) {

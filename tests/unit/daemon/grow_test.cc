@@ -18,6 +18,7 @@
 #include "kv/local_store.h"
 #include "kvnet/kv_service.h"
 #include "meta/load.h"
+#include "meta/ticket_records.h"
 
 namespace cairnfs::daemon {
 namespace {
@@ -124,6 +125,30 @@ TEST_P(GrowTest, BringsNamesAndChunksAlong) {
   auto holders = cluster::ReadHolders((*storage)->engine(), chunk_);
   ASSERT_TRUE(holders.ok() && holders->has_value());
   EXPECT_EQ(**holders, cluster::Holders{*cluster::NodeId::FromHex(uuid_)});
+}
+
+TEST_P(GrowTest, WaitsForDeferredCommits) {
+  const auto put_ticket = [&](meta::TicketRecord::State state) {
+    const auto directory = OpenDirectory();
+    Config alone = options_.config;
+    alone.metadata.clear();
+    auto storage = Storage::Open(*directory, alone);
+    ASSERT_TRUE(storage.ok());
+    auto local = kv::LocalKvStore::Open((*storage)->engine());
+    ASSERT_TRUE(local.ok());
+    meta::TicketRecord record;
+    record.state = state;
+    ASSERT_TRUE((*local)->Commit({}, kv::Transaction().Put(meta::TicketKey(5), record.Encode())).ok());
+    ASSERT_TRUE((*local)->Sync({}).ok());
+    directory->lock().MarkClean();
+  };
+  put_ticket(meta::TicketRecord::State::kUnderWay);
+  const auto refused = InitCluster(options_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kBusy);
+  EXPECT_NE(refused.error().message.find("1 deferred commits are under way"), std::string::npos);
+  put_ticket(meta::TicketRecord::State::kDone);
+  EXPECT_TRUE(InitCluster(options_).ok());
 }
 
 TEST_P(GrowTest, IsFinishedByTheSameCall) {
