@@ -74,9 +74,9 @@ struct cairnfs_defer_commit {
 };
 #define CAIRNFS_IOC_DEFER_COMMIT _IOWR(0xC7, 1, struct cairnfs_defer_commit)
 
-/* What has become of a ticket; ioctl(2) on a descriptor of any directory of the filesystem, on any host. Does not wait.
- * A commit that has ended is told once, to the user who took the ticket and to root. ENOENT: there is no such ticket,
- * or none any more. EPERM: it is another user's. EINVAL: `reserved` is not 0. */
+/* What has become of a ticket; ioctl(2) on a descriptor of any directory of the filesystem, on any host. Waits for no
+ * commit. One that has ended is told once, durably, to the user who took the ticket and to root. ENOENT: there is no
+ * such ticket, or none any more. EPERM: it is another user's. EINVAL: `reserved` is not 0. */
 struct cairnfs_commit_result {
   uint64_t ticket;
   uint32_t state;    /* out: one of CAIRNFS_COMMIT_... */

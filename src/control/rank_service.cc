@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/thread_annotations.h"
 #include "control.grpc.pb.h"
 #include "control/await.h"
 #include "control/convert.h"
@@ -196,10 +197,23 @@ class RankCalls final : public Control::Service {
     return has_name();  // a rename that cannot be made durable is taken back
   }
 
+  // One at a time: strangers ask, too, and each takes memory.
   cairnfs::Status CheckRequired(const GateCall& call, const Context& wanted) {
     CAIRNFS_ASSIGN_OR_RETURN(RequiredFiles required, RequiredFiles::Parse(call.required));
+    {
+      MutexLock lock(mutex_);
+      const auto is_free = [this]() REQUIRES_LOCK(mutex_) { return !is_checking_; };
+      if (!wanted.Wait(mutex_, checked_, is_free)) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
+      is_checking_ = true;
+    }
     const auto add = [&](std::string_view name) { required.Add(name); };
-    CAIRNFS_RETURN_IF_ERROR(at_.filesystem.names().VisitFilesBelow(wanted, call.directory, add));
+    const cairnfs::Status visited = at_.filesystem.names().VisitFilesBelow(wanted, call.directory, add);
+    {
+      MutexLock lock(mutex_);
+      is_checking_ = false;
+      checked_.NotifyAll();
+    }
+    CAIRNFS_RETURN_IF_ERROR(visited);
     const std::string missing = required.Missing();
     return missing.empty() ? cairnfs::Status() : cairnfs::Status(MakeError(ErrorCode::kFailed, missing));
   }
@@ -215,6 +229,10 @@ class RankCalls final : public Control::Service {
   const unsigned commits_max_;
   UserShares commits_, waits_{kWaitsMax};  // of calls that run
   std::atomic<RankDoor*> door_{nullptr};   // set before a connection is admitted
+
+  Mutex mutex_;
+  CondVar checked_;
+  bool is_checking_ GUARDED_BY(mutex_) = false;  // what somebody requires
 };
 
 class RankServer final : public RankService {

@@ -14,6 +14,8 @@ namespace {
 constexpr std::string_view kOf = "-of-";
 constexpr uint64_t kPartsMax = 1'000'000;  // names that say more are taken for names without numbers
 
+constexpr size_t kNumbersMax = 10'000;  // strangers make names, too
+
 bool IsDigit(char byte) { return byte >= '0' && byte <= '9'; }
 
 // nullopt: they are no number, or too large a one.
@@ -77,11 +79,16 @@ void RequiredFiles::Add(std::string_view name) {
     if (!requirement.glob.Matches(name)) continue;
     ++requirement.found;
     if (requirement.count) continue;
-    if (const auto part = PartOf(name)) requirement.parts[part->count].insert(part->number);
+    const auto part = PartOf(name);
+    if (!part || numbers_ > kNumbersMax) continue;
+    if (requirement.parts[part->count].insert(part->number).second) ++numbers_;
   }
 }
 
 std::string RequiredFiles::Missing() const {
+  if (numbers_ > kNumbersMax) {
+    return fmt::format("the names that match have more than {} numbers: say =COUNT", kNumbersMax);
+  }
   std::string missing;
   const auto add = [&](const Requirement& requirement, uint64_t found, uint64_t wanted) {
     if (found >= wanted) return;

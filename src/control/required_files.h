@@ -24,9 +24,9 @@ class RequiredFiles {
   static Result<RequiredFiles> Parse(const std::vector<std::string>& requirements);
 
   bool empty() const { return requirements_.empty(); }
-  // A file with this name is there, in whatever directory below.
+  // A file with this name is there, in whatever directory below. Memory: 10,000 numbers at most.
   void Add(std::string_view name);
-  // What is missing of those added so far, for people; empty: nothing.
+  // What is missing of those added so far, or that they have too many numbers, for people; empty: nothing.
   std::string Missing() const;
 
  private:
@@ -39,6 +39,7 @@ class RequiredFiles {
   };
 
   std::vector<Requirement> requirements_;
+  size_t numbers_ = 0;  // in all of them
 };
 
 }  // namespace cairnfs::control

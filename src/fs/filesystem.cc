@@ -93,6 +93,10 @@ void FileSystem::RunBlocking(const Caller& caller, std::function<void()> task, D
   impl_->calls->Run(caller, std::move(task), std::move(refused));
 }
 
+void FileSystem::RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused) {
+  impl_->calls->RunToWait(caller, std::move(task), std::move(refused));
+}
+
 OpenFiles& FileSystem::open_files() { return *impl_->open_files; }
 Writer& FileSystem::writer() { return *impl_->writer; }
 Reader& FileSystem::reader() { return *impl_->reader; }

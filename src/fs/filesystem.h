@@ -274,6 +274,8 @@ class FileSystem {
   // Calls that tell `done` and have to wait for another host, or for a round, give that thread back.
   void RunBlocking(std::function<void()> task);
   void RunBlocking(const Caller& caller, std::function<void()> task, Done<void> refused);
+  // The same, never on this thread: for what may wait for a round, or read much.
+  void RunToWait(const Caller& caller, std::function<void()> task, Done<void> refused);
 
   // What calls of the themes take and give.
   struct Created {

@@ -126,7 +126,7 @@ void Streams::MergeTail(const InodePtr& inode, uint64_t size) {
   };
   // Where it goes on, and is in memory from its last cut on, each sync merges what it stores (TailStart).
   const auto run = content.overlay.StartOfRunTo(size);
-  if (run && !EndsInShortPiece(content.extents, *run, merge)) return;
+  if (run && !EndsInShortPieces(content.extents, *run, merge)) return;
   if (uint64_t replaced = fs::MergeTail(content.extents, merge)) hooks_.freed(replaced);
 }
 

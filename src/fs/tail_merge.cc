@@ -15,6 +15,9 @@ constexpr uint64_t kSmallBytes = kPageBytes;
 constexpr uint64_t kWholeTailShare = 16;
 constexpr uint64_t kWholeTailNewBytesMin = 9 * kKiB;
 
+// A sync whose bytes are in memory leaves so many pieces before it merges them: each merge puts a chunk.
+constexpr size_t kManyPieces = 8;
+
 // Whether a piece is stored again with what follows it.
 bool IsJoined(uint64_t piece_bytes, uint64_t following_bytes) {
   return piece_bytes <= std::max(following_bytes, kSmallBytes);
@@ -89,14 +92,20 @@ uint64_t TailStart(const ExtentMap& extents, const GrowingTail& tail) {
   return from;
 }
 
-bool EndsInShortPiece(const ExtentMap& extents, uint64_t offset, const TailMerge& merge) {
-  const uint64_t begin = offset - std::min<uint64_t>(offset, merge.params.size_bytes_min);
+bool EndsInShortPieces(const ExtentMap& extents, uint64_t offset, const TailMerge& merge) {
+  const uint64_t chunk_bytes_min = merge.params.size_bytes_min;
+  const uint64_t begin = offset - std::min<uint64_t>(offset, 2 * chunk_bytes_min);
   if (!extents.IsLoaded(begin, offset - begin)) return false;
-  bool is_short = false;
-  extents.ForEach(begin, offset - begin, [&](const Extent& extent) {
-    is_short = extent.end() == offset && BeginsAChunk(extent) && extent.length < merge.params.size_bytes_min;
-  });
-  return is_short;
+  std::vector<Extent> last;
+  extents.ForEach(begin, offset - begin, [&](const Extent& extent) { last.push_back(extent); });
+  size_t count = 0;
+  uint64_t length = 0;
+  for (auto piece = last.rbegin(); piece != last.rend() && piece->end() == offset - length; ++piece) {
+    if (!BeginsAChunk(*piece) || piece->length >= chunk_bytes_min) break;
+    ++count;
+    length += piece->length;
+  }
+  return count >= kManyPieces || length >= chunk_bytes_min;
 }
 
 uint64_t MergeTail(ExtentMap& extents, const TailMerge& merge) {

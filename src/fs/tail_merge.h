@@ -25,8 +25,9 @@ struct TailMerge {
   std::function<Result<Digest>(std::string_view)> put;
 };
 
-// Whether what lies before `offset` ends with a piece that is shorter than any chunk within a file: no cut is there.
-bool EndsInShortPiece(const ExtentMap& extents, uint64_t offset, const TailMerge& merge);
+// Whether what lies before `offset` ends with pieces that are shorter than any chunk within a file, where no cut can
+// be: with many, or with as many bytes as a chunk has.
+bool EndsInShortPieces(const ExtentMap& extents, uint64_t offset, const TailMerge& merge);
 
 // Stores a last extent and those before it as larger chunks, unless that would write much more than what came since
 // they were stored: so a file that grows in N steps keeps about log N pieces, and each of its bytes is written log N

@@ -349,6 +349,7 @@ Result<TicketOutcome> Tickets::RenameByProcess(const TicketRecord& record, const
     if (!path.ok()) return path.error();
     place->parent_path = *std::move(path);
   }
+  if (context.IsStopped()) return Later("the host ends its deferred commits");
   return runner_(context, job);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <climits>
 #include <deque>
 #include <map>
 #include <utility>
@@ -116,6 +117,10 @@ Status Tickets::CheckNames(const TicketRecord& record, const Context& context) {
   // Who renames goes there from the root.
   for (const InodeId parent : {record.from_parent, record.to_parent}) {
     CAIRNFS_ASSIGN_OR_RETURN(const std::string path, PathBelowRoot(context, at_.names, parent));
+    if (path.size() >= PATH_MAX) {
+      return MakeError(ErrorCode::kTooLarge, fmt::format("the path of a directory above has {} bytes, and may have {}",
+                                                         path.size(), PATH_MAX - 1));
+    }
   }
   const auto there = at_.names.Lookup(context, record.to_parent, record.to_name);
   if (!there.ok() && there.error().code == ErrorCode::kNotFound) return {};
@@ -214,11 +219,12 @@ Result<std::optional<TicketId>> Tickets::TryTake(unsigned under_way_max, TicketR
 }
 
 Result<TicketId> Tickets::Take(const Request& request, const Context& context) {
-  CAIRNFS_RETURN_IF_ERROR(CheckMayTake(request));
   const Context until_stop = context.WithStop(stop_.get_token());
   const Context calls = until_stop.WithoutDeadline();
+  CAIRNFS_RETURN_IF_ERROR(CheckMayTake(request));
   CAIRNFS_ASSIGN_OR_RETURN(const TicketRecord record, Prepare(request, calls));
   for (;;) {
+    CAIRNFS_RETURN_IF_ERROR(CheckMayTake(request));  // the mount may have become read-only
     const uint64_t ends_before = ends();
     CAIRNFS_ASSIGN_OR_RETURN(const auto taken, TryTake(request.under_way_max, record, calls));
     if (taken) {

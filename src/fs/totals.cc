@@ -13,8 +13,9 @@ constexpr uint64_t kInodesMax = uint64_t{1} << 40;
 // With so much of metadata it is counted how many more there is room for. Most take less.
 constexpr uint64_t kBytesPerInode = 1024;
 constexpr int kTriesMax = 4;
-constexpr std::chrono::minutes kCountEvery{10};           // what other hosts change too
-constexpr std::chrono::seconds kCountDisturbedEvery{10};  // what changed while it was counted
+constexpr std::chrono::minutes kRestOfShared{10};     // of what other hosts change too
+constexpr std::chrono::seconds kRestOfDisturbed{10};  // of what changed while it was counted
+constexpr int kRestPerCount = 50;
 
 }  // namespace
 
@@ -31,25 +32,33 @@ bool Totals::CountInodes() {
   return changes == changes_;
 }
 
-bool Totals::BeginsCount(std::chrono::milliseconds interval) {
-  using namespace std::chrono;
-  const int64_t now_ms = duration_cast<milliseconds>(Clock::Now().time_since_epoch()).count();
-  int64_t began_ms = began_ms_;
-  if (began_ms >= 0 && now_ms - began_ms < interval.count()) return false;
-  return began_ms_.compare_exchange_strong(began_ms, now_ms);
+bool Totals::BeginsCount() {
+  if (Clock::Now() < due_.load() || is_counting_.exchange(true)) return false;
+  began_ = Clock::Now();
+  return true;
+}
+
+void Totals::EndCount(std::chrono::milliseconds rest) {
+  const auto now = Clock::Now();
+  due_ = now + std::max<Clock::duration>(rest, kRestPerCount * (now - began_.load()));
+  is_counting_ = false;
 }
 
 void LocalTotals::Start() {
-  BeginsCount({});
+  BeginsCount();
   at().waiters.Post([this] {
     records_.Count(at().until_stop);
-    is_exact_ = CountInodes();
+    Count();
   });
 }
 
 void LocalTotals::CountAgain() {
-  if (is_exact_ || !BeginsCount(kCountDisturbedEvery)) return;
-  at().waiters.Post([this] { is_exact_ = CountInodes(); });
+  if (!is_exact_ && BeginsCount()) at().waiters.Post([this] { Count(); });
+}
+
+void LocalTotals::Count() {
+  is_exact_ = CountInodes();
+  EndCount(kRestOfDisturbed);
 }
 
 void LocalTotals::AddInodes(FsSpace& space) {
@@ -106,7 +115,7 @@ void SharedTotals::Fill(FsStatus& status) {
 }
 
 void SharedTotals::CountAgain() {
-  if (!BeginsCount(kCountEvery)) return;
+  if (!BeginsCount()) return;
   at().waiters.Post([this] {
     uint64_t bytes = 0;
     const Status records = ScanPrefix(at().until_stop, at().kv, "D", [&](const kv::KvEntry& entry) {
@@ -116,6 +125,7 @@ void SharedTotals::CountAgain() {
     });
     if (records.ok()) bytes_ = bytes;
     CountInodes();
+    EndCount(kRestOfShared);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/task_queue.h"
 #include "fs/filesystem.h"
 #include "fs/inode.h"
@@ -41,8 +42,10 @@ class Totals {
   // Counts all inodes. What this host makes or removes meanwhile may count twice, or not at all: false then, and when
   // the count was cut short. Blocks.
   bool CountInodes();
-  // Whether no count has begun for so long; then one begins now.
-  bool BeginsCount(std::chrono::milliseconds interval);
+  // Whether a count is due; then it begins now, and none does before EndCount.
+  bool BeginsCount();
+  // The next one is due after that rest, or after many times what this one has taken.
+  void EndCount(std::chrono::milliseconds rest);
   const Parts& at() const { return at_; }
 
  private:
@@ -52,10 +55,11 @@ class Totals {
   }
 
   const Parts at_;
-  std::atomic<int64_t> counted_{0};    // by the last count, less what had been made by then
-  std::atomic<int64_t> made_{0};       // by this host, less what it has removed
-  std::atomic<uint64_t> changes_{0};   // of made_
-  std::atomic<int64_t> began_ms_{-1};  // steady clock: when the last count began; -1: never
+  std::atomic<int64_t> counted_{0};   // by the last count, less what had been made by then
+  std::atomic<int64_t> made_{0};      // by this host, less what it has removed
+  std::atomic<uint64_t> changes_{0};  // of made_
+  std::atomic<bool> is_counting_{false};
+  std::atomic<Clock::time_point> began_{}, due_{};  // the last count, and the next one
 };
 
 class LocalTotals final : public Totals {
@@ -71,6 +75,7 @@ class LocalTotals final : public Totals {
   void CountAgain() override;
 
  private:
+  void Count();
   // What files in memory hold beyond their records, modulo 2^64: files may have shrunk. `dirty_bytes`: what of them is
   // not stored yet.
   uint64_t UnrecordedBytes(uint64_t& dirty_bytes);

@@ -40,7 +40,7 @@ def those_that_are_left_commit(world):
     """With --at-least a rank that does not come, or is killed, holds up nothing when what is required is there."""
     count = len(world.hosts)
 
-    def start(rank, timeout="8s"):
+    def start(rank, timeout="20s"):
         host = world.hosts[rank]
         command = [program("cairnfs"), "commit", "--ranks", str(count + 1), "--rank", str(rank), "--timeout", timeout,
                    "--at-least", "2", "--require", "shard-*-of-0003*", "--require", "meta*=1",
