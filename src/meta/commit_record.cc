@@ -120,13 +120,7 @@ std::string CommitPartKey(InodeId directory, std::string_view node) {
   return Encoder().Text(CommitKey(directory)).Text(node).Take();
 }
 
-std::optional<InodeId> InodeOfCommitKey(std::string_view key) {
-  Decoder decoder(key);
-  const char letter = static_cast<char>(decoder.U8());
-  const InodeId directory{decoder.BigEndianU64()};
-  if (!decoder.Finished() || letter != kCommitLetter) return std::nullopt;
-  return directory;
-}
+std::optional<InodeId> InodeOfCommitKey(std::string_view key) { return InodeOfKey(key, CommitsPrefix()); }
 
 std::string RefusalKey(Timestamp at, std::string_view node) {
   const uint64_t nanoseconds = static_cast<uint64_t>(at.seconds) * kNanosecondsPerSecond + at.nanoseconds;

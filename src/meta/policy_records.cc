@@ -1,6 +1,7 @@
 #include "meta/policy_records.h"
 
 #include "base/coding.h"
+#include "meta/records.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -44,13 +45,7 @@ std::string AppliedReportKey(InodeId directory) {
   return Encoder().Text({&kReportLetter, 1}).BigEndianU64(directory.value).Take();
 }
 
-std::optional<InodeId> InodeOfPolicyKey(std::string_view key) {
-  Decoder decoder(key);
-  const char letter = static_cast<char>(decoder.U8());
-  const InodeId directory{decoder.BigEndianU64()};
-  if (!decoder.Finished() || letter != kPolicyLetter) return std::nullopt;
-  return directory;
-}
+std::optional<InodeId> InodeOfPolicyKey(std::string_view key) { return InodeOfKey(key, PoliciesPrefix()); }
 
 std::optional<InodeId> InodeOfAppliedKey(std::string_view key) {
   if (!key.ends_with(kAppliedSuffix)) return std::nullopt;

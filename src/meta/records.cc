@@ -224,13 +224,7 @@ std::string XattrPrefix(InodeId inode) { return KeyOf('X', inode); }
 std::string OrphanKey(InodeId inode) { return KeyOf('O', inode); }
 std::string LevelKey(InodeId directory) { return KeyOf('Y', directory); }
 std::string LevelsPrefix() { return "Y"; }
-std::optional<InodeId> InodeOfLevelKey(std::string_view key) {
-  Decoder decoder(key);
-  const uint8_t kind = decoder.U8();
-  const InodeId inode{decoder.BigEndianU64()};
-  if (!decoder.Finished() || kind != 'Y') return std::nullopt;
-  return inode;
-}
+std::optional<InodeId> InodeOfLevelKey(std::string_view key) { return InodeOfKey(key, LevelsPrefix()); }
 std::string MarkKey(InodeId inode, std::string_view node, uint64_t session) {
   return KeyOf('P', inode, Encoder().Text(node).BigEndianU64(session).Take());
 }
@@ -253,11 +247,11 @@ std::optional<MarkKeyParts> DecodeMarkKey(std::string_view key) {
   return parts;
 }
 
-std::optional<InodeId> InodeOfKey(std::string_view key) {
+std::optional<InodeId> InodeOfKey(std::string_view key, std::string_view letters) {
   Decoder decoder(key);
-  const char kind = static_cast<char>(decoder.U8());
+  const char letter = static_cast<char>(decoder.U8());
   const InodeId inode{decoder.BigEndianU64()};
-  if (!decoder.Finished() || (kind != 'I' && kind != 'D' && kind != 'O')) return std::nullopt;
+  if (!decoder.Finished() || letters.find(letter) == std::string_view::npos) return std::nullopt;
   return inode;
 }
 

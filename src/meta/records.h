@@ -130,7 +130,8 @@ std::optional<InodeId> InodeOfLevelKey(std::string_view key);
 std::string MoveKey();
 std::string FreedBytesKey();
 std::string NextInodeKey();
-// The inode of a key made by InodeKey, FileKey or OrphanKey; nullopt for another key.
-std::optional<InodeId> InodeOfKey(std::string_view key);
+// The inode of a key that is one of these letters and an inode, as of InodeKey, FileKey and OrphanKey; nullopt for
+// another key.
+std::optional<InodeId> InodeOfKey(std::string_view key, std::string_view letters = "IDO");
 
 }  // namespace cairnfs::meta
