@@ -3,6 +3,7 @@
 
 #include <fuse_lowlevel.h>
 
+#include <functional>
 #include <utility>
 
 #include "fs/filesystem.h"
@@ -13,16 +14,31 @@
 
 namespace cairnfs::fuse {
 
-// Calls `act(filesystem, caller)` where it may wait (FileSystem::RunBlocking): perhaps on another thread, after the
-// handler has returned. So `act` must own what it needs of the request's message. When the caller is killed
-// meanwhile, `act` soon fails, or is not called and the request is answered with EINTR.
+using RunOnAThread = void (fs::FileSystem::*)(const fs::Caller& caller, std::function<void()> task,
+                                              fs::Done<void> refused);
+
+// Calls `act(filesystem, caller)` where `run` runs it: perhaps on another thread, after the handler has returned. So
+// `act` must own what it needs of the request's message. When the caller is killed meanwhile, `act` soon fails, or is
+// not called and the request is answered with EINTR.
 template <typename Act>
-void WhereItMayWait(fuse_req_t request, Act act) {
+void RunBy(RunOnAThread run, fuse_req_t request, Act act) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   const fs::Caller caller = CallerOf(request);
-  filesystem.RunBlocking(
+  (filesystem.*run)(
       caller, [&filesystem, caller, act = std::move(act)] { act(filesystem, caller); },
       [request](const Status& killed) { ReplyError(request, killed.error()); });
+}
+
+// That is where it may wait for other hosts (FileSystem::RunBlocking).
+template <typename Act>
+void WhereItMayWait(fuse_req_t request, Act act) {
+  RunBy(&fs::FileSystem::RunBlocking, request, std::move(act));
+}
+
+// And where it may wait for a round, or read much (FileSystem::RunToWait).
+template <typename Act>
+void WhereItMayWaitLong(fuse_req_t request, Act act) {
+  RunBy(&fs::FileSystem::RunToWait, request, std::move(act));
 }
 
 // Calls `reply(read(filesystem, context))`: at once on this thread where `read` has its answer at hand, as that about

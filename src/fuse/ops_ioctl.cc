@@ -27,16 +27,6 @@ void ReplyBody(fuse_req_t request, const Body& body) {
   fuse_reply_ioctl(request, 0, &body, sizeof body);
 }
 
-// A ticket is searched for and checked in many directories; that a result was given waits for a round.
-template <typename Act>
-void OnAThreadThatWaits(fuse_req_t request, Act act) {
-  fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  const fs::Caller caller = CallerOf(request);
-  filesystem.RunToWait(
-      caller, [&filesystem, caller, act = std::move(act)] { act(filesystem, caller); },
-      [request](const Status& killed) { ReplyError(request, killed.error()); });
-}
-
 Context AtOnce(const fs::Caller& caller) { return caller.context.WithDeadline(Clock::time_point::min()); }
 
 void DeferCommit(fuse_req_t request, InodeId directory, const cairnfs_defer_commit& asked) {
@@ -46,7 +36,8 @@ void DeferCommit(fuse_req_t request, InodeId directory, const cairnfs_defer_comm
     return;
   }
   WhenAdmitted(request, fs::NameChange::kMakes, [request, directory, asked](fs::FileSystem&, const fs::Caller&) {
-    OnAThreadThatWaits(request, [request, directory, asked](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    // It is searched for and checked in many directories.
+    WhereItMayWaitLong(request, [request, directory, asked](fs::FileSystem& filesystem, const fs::Caller& caller) {
       fs::Tickets::Request wanted{.who = CredentialsOf(request),
                                   .directory = directory,
                                   .to_parent = std::nullopt,
@@ -68,7 +59,8 @@ void TellResult(fuse_req_t request, const cairnfs_commit_result& asked) {
     fuse_reply_err(request, EINVAL);
     return;
   }
-  OnAThreadThatWaits(request, [request, asked](fs::FileSystem& filesystem, const fs::Caller& caller) {
+  // That a result was given is to be durable.
+  WhereItMayWaitLong(request, [request, asked](fs::FileSystem& filesystem, const fs::Caller& caller) {
     const auto ticket = filesystem.tickets().Await(AtOnce(caller), asked.ticket, caller.uid);
     if (!ticket.ok()) return ReplyError(request, ticket.error());
     cairnfs_commit_result told = {
