@@ -9,6 +9,14 @@
 namespace cairnfs::fs {
 namespace {
 
+// No round but those that are asked for.
+struct QuietWorld : World {
+  QuietWorld() {
+    fs_options.flush_interval_ms = 600'000;
+    Remake();
+  }
+};
+
 Unsaved List(World& world) {
   Unsaved unsaved;
   world.fs->maintenance().ListUnsaved({}, [&](const Unsaved& told) { unsaved = told; });
@@ -26,9 +34,7 @@ Status SyncAll(World& world) {
 }
 
 TEST(Unsaved, FilesAreListedWithWhatIsNotDurableOfThem) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;  // no round but those that are asked for
-  world.Remake();
+  QuietWorld world;
   const auto durable = world.Create("durable");
   ASSERT_TRUE(world.Write(durable, 0, RandomText(1, 30'000)).ok());
   ASSERT_TRUE(SyncAll(world).ok());
@@ -54,9 +60,7 @@ TEST(Unsaved, FilesAreListedWithWhatIsNotDurableOfThem) {
 }
 
 TEST(Unsaved, WhatWasCopiedIsListedWithItsBytes) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const auto from = world.Create("from");
   ASSERT_TRUE(world.Write(from, 0, RandomText(1, 200'000)).ok());
   ASSERT_TRUE(SyncAll(world).ok());
@@ -73,9 +77,7 @@ TEST(Unsaved, WhatWasCopiedIsListedWithItsBytes) {
 
 // Their records are made, and the disk has not taken them.
 TEST(Unsaved, WhatARoundCouldNotEndIsNotDurable) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, RandomText(1, 100'000)).ok());
   world.CloseFile(file);
@@ -88,8 +90,7 @@ TEST(Unsaved, WhatARoundCouldNotEndIsNotDurable) {
 }
 
 TEST(Unsaved, WhatADiskHasLostIsListedAtTheEnd) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
+  QuietWorld world;
   io::FaultyDisk& disk = world.RemakeOnFaultyDisk();
   const auto file = world.Create("file");
   ASSERT_TRUE(SyncAll(world).ok());
@@ -113,9 +114,7 @@ TEST(Unsaved, WhatADiskHasLostIsListedAtTheEnd) {
 
 // The loss was told once: a sync is fine from then on, and the bytes are lost all the same.
 TEST(Unsaved, WhatWasToldAsLostIsNotDurableAfterASyncThatIsFine) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const auto file = world.Create("file");
   ASSERT_TRUE(SyncAll(world).ok());
   ASSERT_TRUE(world.Write(file, 0, "bytes that are lost").ok());
@@ -131,9 +130,7 @@ TEST(Unsaved, WhatWasToldAsLostIsNotDurableAfterASyncThatIsFine) {
 
 // What was found by then is told with its name.
 TEST(Unsaved, WithoutTimeForNamesFilesAreListedByTheirNumbers) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, "bytes").ok());
   Unsaved unsaved;
@@ -143,9 +140,7 @@ TEST(Unsaved, WithoutTimeForNamesFilesAreListedByTheirNumbers) {
 }
 
 TEST(Unsaved, OfVeryManyFilesTheLargestAreListed) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const size_t count = Unsaved::kFilesMax + 50;
   for (size_t i = 0; i < count; ++i) {
     const auto file = world.Create("f" + std::to_string(i));
@@ -162,9 +157,7 @@ TEST(Unsaved, OfVeryManyFilesTheLargestAreListed) {
 
 // A file that is deleted and still open is nobody's loss.
 TEST(Unsaved, AFileWithoutANameIsNotListed) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const auto file = world.Create("file");
   ASSERT_TRUE(world.Write(file, 0, "bytes").ok());
   ASSERT_TRUE(world.fs->names().Unlink({}, kRootInode, "file").ok());
@@ -174,9 +167,7 @@ TEST(Unsaved, AFileWithoutANameIsNotListed) {
 
 // The bytes of the open file are not taken by the disk; what was closed does not wait for them.
 TEST(Unsaved, BeforeAnEndWhatIsClosedBecomesDurableFirst) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const std::string stuck = RandomText(1, 1000);
   const auto open = world.Create("open");
   ASSERT_TRUE(world.Write(open, 0, stuck).ok());
@@ -197,9 +188,7 @@ TEST(Unsaved, BeforeAnEndWhatIsClosedBecomesDurableFirst) {
 
 // Nor does a commit.
 TEST(Unsaved, BeforeAnEndACommitWaitsForWhatIsClosedAlone) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const std::string stuck = RandomText(1, 1000);
   const auto open = world.Create("open");
   ASSERT_TRUE(world.Write(open, 0, stuck).ok());
@@ -221,9 +210,7 @@ TEST(Unsaved, BeforeAnEndACommitWaitsForWhatIsClosedAlone) {
 
 // The bytes of the open file are not taken by the disk.
 TEST(Unsaved, ADrainMakesWhatIsClosedDurableFirst) {
-  World world;
-  world.fs_options.flush_interval_ms = 600'000;
-  world.Remake();
+  QuietWorld world;
   const std::string stuck = RandomText(1, 1000);
   const auto open = world.Create("open");
   ASSERT_TRUE(world.Write(open, 0, stuck).ok());
