@@ -174,7 +174,7 @@ class ChunkCopies : public ChunkIdentity {
   bool DropBytes();
 
   State state() const { return state_; }
-  bool has_copy() const { return CountCopies() > 0; }
+  size_t CountCopies() const { return holders_.size() + (local_ == Local::kStored ? 1 : 0); }
   Local local() const { return local_; }
   bool is_done() const { return state_ == State::kDone; }
   bool is_under_replicated() const { return is_under_replicated_; }
@@ -197,7 +197,6 @@ class ChunkCopies : public ChunkIdentity {
   bool IsLost() const {
     return failure_ && (failure_->code == ErrorCode::kNotFound || failure_->code == ErrorCode::kCorrupt);
   }
-  size_t CountCopies() const { return holders_.size() + (local_ == Local::kStored ? 1 : 0); }
   Holders ExpectedHolders(const Situation& situation) const;
   std::vector<NodeId> OtherTargets(const Situation& situation) const;
   Actions Ask(const Situation& situation);

@@ -292,7 +292,9 @@ void ClusterChunkStoreImpl::LookWhetherEmpty() {
   const ViewPtr view = membership_.view();
   const NodeInfo* self = view->Find(self_);
   const uint64_t drain = self != nullptr ? self->drain : 0;
-  const bool is_empty = drain != 0 && replicator_.IsIdle() && local_.Stats().chunk_count == 0;
+  ClusterChunkStats stats{};
+  replicator_.AddTo(stats);
+  const bool is_empty = drain != 0 && stats.pending_chunks == 0 && local_.Stats().chunk_count == 0;
   // What was under way when the others learnt of it has ended by the next look.
   const bool was_empty = std::exchange(empty_drain_, is_empty ? drain : 0) != 0;
   if (is_empty == was_empty) membership_.SetEmpty(is_empty, drain);

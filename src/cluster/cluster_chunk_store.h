@@ -70,6 +70,7 @@ struct ClusterChunkStats {
   uint64_t remote_reads_total, remote_read_bytes_total;
   uint64_t put_off_total;         // how often there was something to ask or send, and writers went first
   uint64_t unacknowledged_bytes;  // replication lag: put, and without all copies yet
+  uint64_t pending_chunks;        // being saved, covered or copied
   uint64_t missing_copies;        // chunks of this node's knowledge with fewer than `copies` copies
   uint64_t repair_bytes_total, repair_chunks_left;
   std::string repair_phase;           // "", "scanning", "copying", "rebalancing"

@@ -130,12 +130,17 @@ Status MembershipImpl::SetDrain(const NodeId& id, Drain drain) {
   }
 }
 
-Result<MembershipImpl::Leaving> MembershipImpl::ReadLeaving(const NodeId& id) {
+// Of another node, which is to be removed: it was there or has joined, and is not up.
+struct Leaving {
+  std::optional<kv::KvEntry> node, drain, joined;
+};
+
+static Result<Leaving> ReadLeaving(kv::SharedKvStore& store, const Context& context, const NodeId& id) {
   const std::vector<kv::KvSpan> spans{{KeyOf(MemberKey::kNode, id), "", 0},
                                       {SessionKey(id), "", 0},
                                       {KeyOf(MemberKey::kDrain, id), "", 0},
                                       {KeyOf(MemberKey::kJoined, id), "", 0}};
-  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store_.Read(context_, spans));
+  CAIRNFS_ASSIGN_OR_RETURN(kv::KvSnapshot snapshot, store.Read(context, spans));
   const auto take = [&](size_t range) {
     auto& entries = snapshot.ranges[range].entries;
     return entries.empty() ? std::optional<kv::KvEntry>() : std::make_optional(std::move(entries[0]));
@@ -146,7 +151,7 @@ Result<MembershipImpl::Leaving> MembershipImpl::ReadLeaving(const NodeId& id) {
   return leaving;
 }
 
-void MembershipImpl::AddRemoval(const NodeId& id, const Leaving& leaving, kv::Transaction& transaction) {
+static void AddRemoval(const NodeId& id, const Leaving& leaving, kv::Transaction& transaction) {
   const auto compare = [&](MemberKey kind, const std::optional<kv::KvEntry>& entry) {
     transaction.IfRevision(KeyOf(kind, id), entry ? entry->revision : 0);
   };
@@ -165,7 +170,7 @@ void MembershipImpl::AddRemoval(const NodeId& id, const Leaving& leaving, kv::Tr
 Status MembershipImpl::Remove(const NodeId& id, Removal removal) {
   for (int attempt = 1;; attempt++) {
     CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
-    CAIRNFS_ASSIGN_OR_RETURN(const Leaving leaving, ReadLeaving(id));
+    CAIRNFS_ASSIGN_OR_RETURN(const Leaving leaving, ReadLeaving(store_, context_, id));
     const Result<DrainRecord> drained = leaving.drain ? DrainRecord::Decode(leaving.drain->value) : DrainRecord();
     const bool has_nothing = !leaving.node || (drained.ok() && drained->is_empty);
     if (removal == Removal::kDrained && !has_nothing) return NotDrained(id);
@@ -183,7 +188,7 @@ Status MembershipImpl::Replace(const NodeId& id, PlaceName name) {
     CAIRNFS_ASSIGN_OR_RETURN(const Session own, session());
     CAIRNFS_ASSIGN_OR_RETURN(const OwnKeys keys, ReadOwnKeys());
     const auto known = keys.place ? PlaceRecord::Decode(keys.place->value) : Result<PlaceRecord>(PlaceRecord());
-    const Result<Leaving> leaving = ReadLeaving(id);
+    const Result<Leaving> leaving = ReadLeaving(store_, context_, id);
     if (!leaving.ok()) {
       const bool is_done = leaving.error().code == ErrorCode::kNotFound && known.ok() && known->of == id;
       return is_done ? Status() : Status(leaving.error());

@@ -71,12 +71,6 @@ class MembershipImpl final : public Membership {
   // The lease of the session that was replaced, 0 if none was.
   Result<kv::LeaseId> TakeSession(Taking taking);
   Result<uint64_t> CommitSession(const OwnKeys& own, kv::LeaseId lease);
-  // Of another node, which is to be removed: it was there or has joined, and is not up.
-  struct Leaving {
-    std::optional<kv::KvEntry> node, drain, joined;
-  };
-  Result<Leaving> ReadLeaving(const NodeId& id);
-  static void AddRemoval(const NodeId& id, const Leaving& leaving, kv::Transaction& transaction);
   void Deregister(const Context& context, const Session& session);
   void Lose(uint64_t number, const Loss& loss);
   void NoteWentBack(uint64_t number);

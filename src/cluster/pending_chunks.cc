@@ -73,7 +73,7 @@ bool SyncPoint::IsPlaced() {
     const bool has_no_room = scope_ == Scope::kCopies && chunk.local() == Local::kNoRoom;
     const bool is_placed = (chunk.local() == Local::kStored && needs_no_other) || has_no_room;
     // Of a covered one, where copies are not waited for, some node has to say that it has it.
-    const bool is_there = scope_ == Scope::kCopies || chunk.has_copy();
+    const bool is_there = scope_ == Scope::kCopies || chunk.CountCopies() > 0;
     const bool may_go_on = chunk.is_covered() ? is_there : is_placed;
     if (!may_go_on && !LeavesOut(chunk)) return false;
     placed_ = at->first;

@@ -229,11 +229,6 @@ bool Replicator::HasAwaited() {
   return pending_.awaited_bytes() > 0;
 }
 
-bool Replicator::IsIdle() {
-  MutexLock lock(mutex_);
-  return pending_.all().empty();
-}
-
 void Replicator::AddTo(ClusterChunkStats& stats) const {
   stats.sent_bytes_total += sent_bytes_.load(std::memory_order_relaxed);
   stats.new_in_cluster_bytes_total = new_bytes_.load(std::memory_order_relaxed);
@@ -241,6 +236,7 @@ void Replicator::AddTo(ClusterChunkStats& stats) const {
   MutexLock lock(mutex_);
   stats.put_off_total = queues_.put_off();
   stats.unacknowledged_bytes = pending_.awaited_bytes();
+  stats.pending_chunks = pending_.all().size();
 }
 
 void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& actions) {

@@ -89,7 +89,6 @@ class Replicator {
   std::string DescribeShortage() EXCLUDES_LOCK(mutex_);
   bool LacksNodes() EXCLUDES_LOCK(mutex_);
   bool HasAwaited() EXCLUDES_LOCK(mutex_);
-  bool IsIdle() EXCLUDES_LOCK(mutex_);  // no chunk is being saved, covered or copied
   void AddTo(ClusterChunkStats& stats) const EXCLUDES_LOCK(mutex_);
 
   // As ClusterChunkStore::BeginEpoch and AwaitSafe.
