@@ -163,10 +163,8 @@ Result<meta::FileRecord> DirtyFiles::MakeRecord(const InodePtr& inode) {
   if (!content.loss_told && inode->error.last()) loss = inode->error.last();
   content.loss_told = true;
   const uint64_t durable_size = DurableSize(content);  // before holes are filled
-  streams_.MergeSmallExtents(inode);
-  streams_.MergeTail(inode, durable_size);
   ChunkSink sink{chunks_, content.owner, content.pins};
-  uint64_t replaced_bytes = 0;
+  uint64_t replaced_bytes = merges_.Merge(content, durable_size, sink);
   auto recipe = content.extents.Store(sink, replaced_bytes);
   if (replaced_bytes > 0) streams_.NoteReplaced(replaced_bytes);
   if (!recipe.ok()) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/thread_annotations.h"
+#include "fs/extent_merges.h"
 #include "fs/inode.h"
 #include "fs/streams.h"
 
@@ -16,8 +17,8 @@ namespace cairnfs::fs {
 class DirtyFiles {
  public:
   // All outlive it.
-  DirtyFiles(store::ChunkStore& chunks, Streams& streams, InodeTable& table)
-      : chunks_(chunks), streams_(streams), table_(table) {}
+  DirtyFiles(store::ChunkStore& chunks, store::LocalChunkStore& local, Streams& streams, InodeTable& table)
+      : chunks_(chunks), streams_(streams), merges_(local, streams.params()), table_(table) {}
 
   // Any thread.
 
@@ -66,6 +67,7 @@ class DirtyFiles {
 
   store::ChunkStore& chunks_;
   Streams& streams_;
+  const ExtentMerges merges_;
   InodeTable& table_;
 
   mutable Mutex mutex_;  // after inodes' and that of the rounds

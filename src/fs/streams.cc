@@ -7,7 +7,6 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "fs/tail_merge.h"
-#include "store/chunk_cache.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -99,57 +98,6 @@ bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
     CutAll(inode);
   }
   return cuts;
-}
-
-void Streams::MergeSmallExtents(const InodePtr& inode) {
-  Content& content = *inode->content;
-  if (content.extents.extent_count() <= kInlineExtentsMax) return;
-  // What is not stored, or lost, must not come to look like zeros that are.
-  RangeSet keep(SIZE_MAX);
-  content.overlay.ForEachUnstored([&](uint64_t begin, uint64_t end) { keep.Add(begin, end); });
-  for (const auto& [id, chunk] : content.flying) keep.Add(chunk->offset, chunk->offset + chunk->size);
-  for (const auto& range : content.lost) keep.Add(range.begin, range.end);
-  ChunkSink sink{chunks_, content.owner, content.pins};
-  if (uint64_t replaced = content.extents.MergeSmall(keep, sink)) hooks_.freed(replaced);
-}
-
-void Streams::MergeTail(const InodePtr& inode, uint64_t size) {
-  Content& content = *inode->content;
-  const uint64_t grown_from = content.published_size;
-  if (grown_from == 0 || size <= grown_from || !content.lost.empty()) return;
-  ChunkSink sink{chunks_, content.owner, content.pins};
-  const TailMerge merge{
-      .size = size,
-      .params = params_,
-      .read = [&](const Extent& piece) { return ReadOfTail(content, piece); },
-      .put = [&](std::string_view text) { return PutOfTail(text, sink); },
-  };
-  // Where it goes on, and is in memory from its last cut on, each sync merges what it stores (TailStart).
-  const auto run = content.overlay.StartOfRunTo(size);
-  if (run && !EndsInShortPieces(content.extents, *run, merge)) return;
-  if (uint64_t replaced = fs::MergeTail(content.extents, merge)) hooks_.freed(replaced);
-}
-
-// From this host alone: a round waits for no other to read what it could leave as it is.
-Result<std::string> Streams::ReadOfTail(const Content& content, const Extent& piece) {
-  std::string text;
-  if (piece.chunk_size == piece.length) {
-    content.overlay.Visit(
-        piece.offset, piece.length, [&](uint64_t, const io::Slice& slice) { text += AsText(slice.bytes()); },
-        [](uint64_t, uint64_t) {});
-    if (text.size() == piece.length) return text;
-  }
-  return store::GetText(local_, piece.digest);
-}
-
-// The next merge reads it, and it may be kept on other hosts only: so it is cached here.
-Result<Digest> Streams::PutOfTail(std::string_view text, ChunkSink& sink) {
-  CAIRNFS_ASSIGN_OR_RETURN(const Digest digest, PutText(text, sink));
-  store::ChunkData data;
-  data.slices.push_back(io::Slice{{}, AsBytes(text).data(), text.size()});
-  data.size = text.size();
-  local_.cache().InsertRead(digest, std::move(data), store::Reader::kThisHost, store::Reader::kNone);
-  return digest;
 }
 
 bool Streams::TakeCutting(const InodePtr& inode) {

@@ -53,12 +53,7 @@ class Streams {
   // Stores up to `here_bytes_max` on this thread, which is quicker than to wake another, and lowers that by what it
   // took.
   void Drain(const InodePtr& inode, uint64_t& here_bytes_max) EXCLUDES_LOCK(inode->mutex);
-  // Joins the small chunks of ranges that many small writes have cut up, so that recipes stay small. Leaves what cannot
-  // be read or stored. Reads and puts chunks.
-  void MergeSmallExtents(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
-  // The same for the end of a file that grows. `size`: how many of its bytes are stored (tail_merge.h).
-  void MergeTail(const InodePtr& inode, uint64_t size) REQUIRES_LOCK(inode->mutex);
-  // So many bytes of recipes have lost their place. REQUIRES (unchecked): the lock of the file is held.
+  // So many stored bytes, or bytes of recipes, have lost their place. REQUIRES (unchecked): the lock of the file is held.
   void NoteReplaced(uint64_t recipe_bytes) { hooks_.freed(recipe_bytes); }
   // Has another thread cut, if there is enough and none does.
   void ScheduleCut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
@@ -91,8 +86,6 @@ class Streams {
   chunking::ChunkParams params() const { return params_; }
 
  private:
-  Result<std::string> ReadOfTail(const Content& content, const Extent& piece);
-  Result<Digest> PutOfTail(std::string_view text, ChunkSink& sink);
   void FillSmallHole(const InodePtr& inode, uint64_t end) REQUIRES_LOCK(inode->mutex);
   static bool TakeCutting(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);  // false: another thread cuts, or waits
   // Chunks that the caller must Hash after it has released the lock.

@@ -32,7 +32,7 @@ FileSystem::Impl::Impl(const FileSystem::Parts& the_parts, const FsOptions& the_
   hooks.no_room = [this] { room->NoteNone(); };
   streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.pool, parts.chunk_params, *workers,
                                       std::move(hooks));
-  dirty_files = std::make_unique<DirtyFiles>(parts.chunks, *streams, table);
+  dirty_files = std::make_unique<DirtyFiles>(parts.chunks, parts.local_chunks, *streams, table);
 }
 
 void FileSystem::Impl::MakeRounds(std::unique_ptr<Publisher> made_publisher) {
