@@ -53,7 +53,8 @@ class Streams {
   // Stores up to `here_bytes_max` on this thread, which is quicker than to wake another, and lowers that by what it
   // took.
   void Drain(const InodePtr& inode, uint64_t& here_bytes_max) EXCLUDES_LOCK(inode->mutex);
-  // So many stored bytes, or bytes of recipes, have lost their place. REQUIRES (unchecked): the lock of the file is held.
+  // So many stored bytes, or bytes of recipes, have lost their place. REQUIRES (unchecked): the lock of the file is
+  // held.
   void NoteReplaced(uint64_t recipe_bytes) { hooks_.freed(recipe_bytes); }
   // Has another thread cut, if there is enough and none does.
   void ScheduleCut(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);

@@ -15,17 +15,7 @@ import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
-from cairnfs_mount import BIN_DIR, Mount, Scratch, Skip, run, run_cases, seed_from_arguments
-
-
-def option(name, default):
-    """The word after --name, taken out of the command line."""
-    if name not in sys.argv:
-        return default
-    at = sys.argv.index(name)
-    value = sys.argv[at + 1]
-    del sys.argv[at : at + 2]
-    return value
+from cairnfs_mount import BIN_DIR, Mount, Scratch, Skip, option, run, run_cases, seed_from_arguments
 
 
 class World:

@@ -212,6 +212,16 @@ def seed_from_arguments():
     return seed
 
 
+def option(name, default=None):
+    """The word after --name, taken out of the command line."""
+    if name not in sys.argv:
+        return default
+    at = sys.argv.index(name)
+    value = sys.argv[at + 1]
+    del sys.argv[at : at + 2]
+    return value
+
+
 def run_cpp(command, timeout):
     """Runs a test written in C++ in a process group of its own, shows its output, and ends all of it at the end."""
     print(" ".join(command), flush=True)
