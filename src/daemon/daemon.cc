@@ -1,8 +1,6 @@
 #include "daemon/daemon.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <systemd/sd-journal.h>
 #include <unistd.h>
@@ -36,6 +34,7 @@
 #include "daemon/notify.h"
 #include "daemon/policy_runner.h"
 #include "daemon/preflight.h"
+#include "daemon/signal_waiter.h"
 #include "daemon/stop_deadline.h"
 #include "daemon/stop_record.h"
 #include "daemon/ticket_runner.h"
@@ -50,87 +49,6 @@ namespace {
 constexpr std::chrono::seconds kCallerGrace{1};
 constexpr std::chrono::milliseconds kPoliciesPatience{3000};  // for a process that applies one
 constexpr std::chrono::seconds kTellUnsavedMax{2};  // of a stop that fails: to find what is lost, and to tell it
-
-// Waits for SIGTERM and SIGINT on a thread of its own; they are blocked in all others.
-class SignalWaiter {
- public:
-  // Blocks the signals. Call before any thread starts.
-  SignalWaiter() {
-    sigemptyset(&signals_);
-    for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals_, signal);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-    signal(SIGPIPE, SIG_IGN);
-  }
-  ~SignalWaiter() { End(); }
-  SignalWaiter(const SignalWaiter&) = delete;
-  SignalWaiter& operator=(const SignalWaiter&) = delete;
-
-  // From here on a signal ends the process at once, as if it were not blocked. While the daemon starts, and perhaps
-  // waits for a metadata store that does not answer, nothing has to be made durable. REQUIRES (unchecked): the
-  // process has no thread that must not be killed.
-  void Start() {
-    thread_ = std::thread([this] {
-      while (!ending_.load()) {
-        int signal = 0;
-        if (sigwait(&signals_, &signal) == 0 && (signal == SIGTERM || signal == SIGINT)) OnSignal(signal);
-      }
-    });
-  }
-  // Sets the function that is called before a signal ends the process.
-  void WhileStarting(std::function<void()> before_end) {
-    MutexLock lock(mutex_);
-    before_end_ = std::move(before_end);
-  }
-  // From here on a signal waits for OnStop: there is about to be a mount, which must not be left behind.
-  void Hold() {
-    MutexLock lock(mutex_);
-    is_held_ = true;
-  }
-  // Sets the function that a signal calls from now on. A signal that came meanwhile calls it too.
-  void OnStop(std::function<void()> on_stop) {
-    MutexLock lock(mutex_);
-    on_stop_ = std::move(on_stop);
-    if (std::exchange(was_asked_, false)) on_stop_();
-  }
-  // After it nothing is called any more; the signals stay blocked.
-  void End() {
-    if (!thread_.joinable()) return;
-    ending_.store(true);
-    pthread_kill(thread_.native_handle(), SIGUSR1);
-    thread_.join();
-  }
-
- private:
-  void OnSignal(int signal) {
-    const char* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
-    MutexLock lock(mutex_);
-    if (on_stop_) {
-      spdlog::info("{} received: unmounting", name);
-      return on_stop_();
-    }
-    if (is_held_) {
-      was_asked_ = true;
-      return;
-    }
-    spdlog::info("{} received while starting: ending", name);
-    if (before_end_) before_end_();
-    ::signal(signal, SIG_DFL);
-    sigset_t only;
-    sigemptyset(&only);
-    sigaddset(&only, signal);
-    raise(signal);
-    pthread_sigmask(SIG_UNBLOCK, &only, nullptr);  // it ends the process here
-  }
-
-  Mutex mutex_;
-  bool is_held_ GUARDED_BY(mutex_) = false;
-  bool was_asked_ GUARDED_BY(mutex_) = false;
-  std::function<void()> before_end_ GUARDED_BY(mutex_);
-  std::function<void()> on_stop_ GUARDED_BY(mutex_);
-  sigset_t signals_;
-  std::atomic<bool> ending_{false};
-  std::thread thread_;
-};
 
 bool SendStderrToJournal() {
   int fd = sd_journal_stream_fd("cairnfs", 6 /* LOG_INFO */, /* level_prefix */ 1);
