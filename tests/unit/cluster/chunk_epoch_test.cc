@@ -109,7 +109,7 @@ TEST_F(EpochTest, RepairMakesNoCopiesWhileItIsHeld) {
   for (const TestChunk& chunk : chunks) Plant(*nodes_[0], chunk, {nodes_[0]->id, nodes_[1]->id});
   Down(*nodes_[2]);
   cluster_.SetState(nodes_[2]->id, NodeState::kOut);  // kicks the others' repair
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Clock::SleepFor(std::chrono::milliseconds(50));
   EXPECT_EQ(nodes_[0]->chunks->ClusterStats().repair_bytes_total, 0u);
   ExpectCopies(chunks, 1);
   for (size_t i = 0; i < 2; ++i) nodes_[i]->chunks->HoldRepair(false);

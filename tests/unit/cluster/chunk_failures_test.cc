@@ -202,7 +202,7 @@ TEST_F(ClusterChunkTest, AWriterCountsMissingCopiesWhileTheNodeStillSeemsUp) {
     // All look at all chunks then.
     if (i == 10) cluster_.Edit(nodes_[1]->id, [](NodeInfo& info) { info.weight *= 2; });
     EXPECT_GE(nodes_[0]->chunks->ClusterStats().missing_copies, chunks.size()) << "at look " << i;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    Clock::SleepFor(std::chrono::milliseconds(100));
   }
 }
 

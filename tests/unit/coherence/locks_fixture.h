@@ -8,7 +8,6 @@
 #include <functional>
 #include <future>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "../../support/eventually.h"
@@ -184,11 +183,7 @@ class LocksTest : public ::testing::Test {
   }
   // As a daemon does once it knows.
   void LearnOfTheEndAndRejoin(int host) {
-    const auto deadline = Clock::Now() + kSoon;
-    while (hosts_[host].membership->session().ok()) {
-      ASSERT_LT(Clock::Now(), deadline);
-      Clock::SleepFor(milliseconds(1));
-    }
+    ASSERT_TRUE(Eventually([&] { return !hosts_[host].membership->session().ok(); }, kSoon));
     hosts_[host].locks->ForgetAll();
     ASSERT_TRUE(hosts_[host].membership->Rejoin().ok());
   }
@@ -280,19 +275,12 @@ class LocksTest : public ::testing::Test {
   }
   // Until the host has a lock or waits for one, as everybody sees.
   void AwaitRecord(int host) {
-    const auto deadline = std::chrono::steady_clock::now() + kSoon;
-    while (!(*store_->Get({}, LocksKey(kFile, hosts_[host].membership->self()))).has_value()) {
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+    const std::string key = LocksKey(kFile, hosts_[host].membership->self());
+    ASSERT_TRUE(Eventually([&] { return store_->Get({}, key)->has_value(); }, kSoon));
   }
   // Until `count` wait, as everybody sees.
   void AwaitWaiting(size_t count) {
-    const auto deadline = Clock::Now() + kSoon;
-    while (Stored().waiting.size() != count) {
-      ASSERT_LT(Clock::Now(), deadline);
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+    ASSERT_TRUE(Eventually([&] { return Stored().waiting.size() == count; }, kSoon));
   }
 
   std::unique_ptr<kv::KvEngine> engine_;

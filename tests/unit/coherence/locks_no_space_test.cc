@@ -32,18 +32,10 @@ class LocksNoSpaceTest : public LocksTest {
   }
   // Until the full store refused something to the host, after `before` times.
   void AwaitRefusal(int host, size_t before = 0) {
-    const auto deadline = Clock::Now() + kSoon;
-    while (hosts_[host].store->refusals() <= before) {
-      ASSERT_LT(Clock::Now(), deadline);
-      Clock::SleepFor(milliseconds(1));
-    }
+    ASSERT_TRUE(Eventually([&] { return hosts_[host].store->refusals() > before; }, kSoon));
   }
   void AwaitHeld(size_t count, InodeId inode = kFile) {
-    const auto deadline = Clock::Now() + kSoon;
-    while (Stored(inode).held.size() != count) {
-      ASSERT_LT(Clock::Now(), deadline);
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+    ASSERT_TRUE(Eventually([&] { return Stored(inode).held.size() == count; }, kSoon));
   }
   // A try of host 0 for flock 1 that was sent, got no answer, and may not be sent again for want of room.
   Wait StartTryInDoubt() {
