@@ -173,6 +173,25 @@ void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, 
   if (record.nlink == 0) transaction.Put(OrphanKey(inode), "");
 }
 
+void MoveToTrash(kv::Transaction& transaction, InodeId inode, InodeRecord& record, const TrashParams& params,
+                 TrashRecord removed, Timestamp now) {
+  constexpr int64_t kNanosecondsPerSecond = 1'000'000'000, kMillisecondsPerSecond = 1000;
+  record.nlink = 0;
+  record.ctime = now;
+  removed.type = record.mode & S_IFMT;
+  removed.owner = record.uid;
+  removed.removed_by = params.removed_by;
+  removed.by_retention = params.by_retention;
+  if (!params.name.empty()) removed.name = params.name;
+  removed.files = params.held.files;
+  removed.bytes = params.held.bytes;
+  removed.expires = now;
+  removed.expires.seconds += params.keep.count() / kMillisecondsPerSecond;
+  const int64_t at_ns = std::max<int64_t>(now.seconds, 0) * kNanosecondsPerSecond + now.nanoseconds;
+  transaction.Put(InodeKey(inode), record.Encode())
+      .Put(TrashKey({std::max<uint64_t>(static_cast<uint64_t>(at_ns), 1), inode}), removed.Encode());
+}
+
 DirectoryTimesLock::DirectoryTimesLock(std::array<Mutex, kDirectoryTimesStripes>& stripes,
                                        const NamespaceOptions& options, InodeId first, InodeId second)
     : low_(nullptr), high_(nullptr) {

@@ -68,6 +68,12 @@ Attr LoadAttrOrBasics(const Context& context, kv::KvStore& store, InodeId inode,
 Attr AttrOf(InodeId inode, const InodeRecord& record);
 Result<bool> IsEmptyDirectory(const Context& context, kv::KvStore& store, InodeId directory);
 
+// V, the count of moves of directories between directories: compared and increased by each.
+Result<Versioned<uint64_t>> LoadMoves(const Context& context, kv::KvStore& store);
+// kInvalidArgument when `directory` is `below`, or a directory above it. kNotFound: a directory above `below` is
+// removed or in the trash.
+Status CheckNotAbove(const Context& context, kv::KvStore& store, InodeId directory, InodeId below);
+
 // Adds what the change of an attribute of this directory means to policies.
 Status AddPolicyEffect(const Context& context, kv::KvStore& store, InodeId directory, const InodeRecord& record,
                        const PolicyEffect& effect, kv::Transaction& transaction);
@@ -75,6 +81,10 @@ void AddDirectoryEmptyCompare(kv::Transaction& transaction, InodeId directory);
 void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestamp now);
 // Takes one link of the inode away: writes its I record, and its O record when that was the last link.
 void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now);
+// Takes the last link away and puts the inode into the trash. `removed.parent` is where it lay; its other fields are
+// filled in.
+void MoveToTrash(kv::Transaction& transaction, InodeId inode, InodeRecord& record, const TrashParams& params,
+                 TrashRecord removed, Timestamp now);
 
 // Locks the stripes of one or two directories while an operation takes the time and commits. So the times of a
 // directory do not run backwards, although their records are put without compares. Held across nothing but Commit.

@@ -177,7 +177,7 @@ Error StrangeKey(std::string_view key) {
 }  // namespace
 
 bool IsInDump(std::string_view key) {
-  return !key.empty() && std::string_view("ACDEHIJNOPTVXY").find(key[0]) != std::string_view::npos;
+  return !key.empty() && std::string_view("ACDEHIJNOPTVXYt").find(key[0]) != std::string_view::npos;
 }
 
 Status CheckDumpEntry(std::string_view key, std::string_view value) {
@@ -191,6 +191,12 @@ Status CheckDumpEntry(std::string_view key, std::string_view value) {
       case 'V': return CheckNumber(value, 0);
       default: return StrangeKey(key);
     }
+  }
+  if (key[0] == kTrashLetter) {
+    const auto parts = DecodeTrashKey(key);
+    if (!parts) return StrangeKey(key);
+    if (parts->removed_at_ns == 0) return value.empty() ? Status() : Status(StrangeKey(key));
+    return CheckDecodes<TrashRecord>(value);
   }
   if (key.size() < kInodeKeyBytes) return StrangeKey(key);
   CAIRNFS_RETURN_IF_ERROR(CheckInodeNumber(key));

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -27,6 +28,7 @@
 #include "kv/store.h"
 #include "meta/commit_record.h"
 #include "meta/records.h"
+#include "meta/trash_record.h"
 
 namespace cairnfs::meta {
 
@@ -51,6 +53,38 @@ struct Attr {
   // The same of its I record, which changes with each extended attribute too. 0: not told.
   uint64_t inode_revision = 0;
   std::vector<Mark> marks;  // if they were asked for
+  bool in_trash = false;    // of what an operation has removed: it went to the trash, and is no orphan
+  uint64_t generation = 0;  // fs sets it: Inode::generation
+};
+
+// Has what loses its last name go to the trash.
+struct TrashParams {
+  std::chrono::milliseconds keep{};
+  uint32_t removed_by = 0;  // uid
+  std::string name = {};    // to be restored to; empty: the one that it loses
+  bool by_retention = false;
+  bool whole = false;  // a directory goes with all that is below it
+  // What there is of it, as far as known.
+  struct Held {
+    uint64_t files = 0, bytes = 0;
+  } held = {};
+};
+
+// An entry of the trash, and its key.
+struct TrashEntry {
+  std::string key;
+  TrashKeyParts parts;
+  TrashRecord record;
+  uint64_t revision = 0;
+};
+
+struct RestoreParams {
+  TrashEntry entry;
+  InodeId to_parent;
+  std::string to_name;
+  uint32_t uid = 0;  // for whom the name is made
+  // Attributes that it gets by the same transaction: names and values.
+  std::vector<std::pair<std::string, std::string>> attributes = {};
 };
 
 // A regular file as the store has it at one revision.
@@ -99,6 +133,7 @@ struct RenameParams {
   // The record that the rename leaves of each directory that gets a new name, but for its time: of one that has a
   // record only where `was_written_below` says that it is to be replaced. That may read the store.
   std::optional<CommitRecord> commit = {};
+  std::optional<TrashParams> trash = {};  // for what it replaces
   std::function<bool(InodeId directory)> was_written_below = {};
   // Asked about what the first name leads to. Nothing that it reads of that inode's attributes changes before the
   // rename is made; an error refuses the rename.
@@ -183,9 +218,13 @@ class Namespace {
   Result<Attr> Link(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name,
                     std::optional<uint32_t> uid = {});
   // The inode as it is afterwards. With nlink 0 it has become an orphan: it stays whole until RemoveOrphans.
-  Result<Attr> Unlink(const Context& context, InodeId parent, std::string_view name);  // kIsDirectory
-  Result<Attr> Rmdir(const Context& context, InodeId parent,
-                     std::string_view name);  // kNotDirectory, kNotEmpty; becomes an orphan too
+  // With `trash` it goes there instead (Attr::in_trash).
+  Result<Attr> Unlink(const Context& context, InodeId parent, std::string_view name,  // kIsDirectory
+                      const std::optional<TrashParams>& trash = {});
+  // kNotDirectory, kNotEmpty; becomes an orphan too, or goes to the trash. `check` is asked about the directory, as
+  // RenameParams::may_move.
+  Result<Attr> Rmdir(const Context& context, InodeId parent, std::string_view name,
+                     const std::optional<TrashParams>& trash = {}, const std::function<Status(InodeId)>& check = {});
   // POSIX rename. kNotFound, kAlreadyExists (kNoReplace), kIsDirectory, kNotDirectory, kNotEmpty, kInvalidArgument (a
   // directory into itself or below).
   Result<RenameResult> Rename(const Context& context, const RenameParams& params);
@@ -243,6 +282,28 @@ class Namespace {
   // Deletes orphans with their content and xattrs, a batch per transaction. Other inodes are left alone.
   Status RemoveOrphans(const Context& context, const std::vector<InodeId>& inodes);
 
+  // Entries of the trash, the oldest first: those after the key `after` (empty: from the first), at most `limit` (0:
+  // all); fewer only where there are no more. One that does not decode is passed over, so that the others can be
+  // restored and emptied; `damaged` goes up by one for each, unless it is null.
+  Result<std::vector<TrashEntry>> ListTrash(const Context& context, std::string_view after, size_t limit,
+                                            size_t* damaged = nullptr);
+  // The bytes that these files have allocated, by their records. Reads so many records at once.
+  Result<uint64_t> SumAllocated(const Context& context, const std::vector<InodeId>& files, size_t records_per_read);
+  // Gives the entry's inode a name again. kNotFound: it is not in the trash any more, or the directory is removed.
+  // kAlreadyExists: the name is taken. kInvalidArgument: into itself.
+  Result<Attr> Restore(const Context& context, const RestoreParams& params);
+  // Takes the entries out of the trash for good: nobody can restore them from then on. Files become orphans;
+  // directories are doomed. Those that are there no more are passed over. The inodes that became orphans.
+  Result<std::vector<Attr>> Doom(const Context& context, const std::vector<TrashEntry>& entries);
+  Result<std::vector<InodeId>> ListDoomed(const Context& context, size_t limit);
+  // Removes some of what lies right in a doomed directory: what is no directory becomes an orphan, directories are
+  // doomed themselves. One that is empty becomes an orphan. What lost its last name, as Unlink tells.
+  struct Cleared {
+    std::vector<Attr> removed;
+    bool is_done = false;  // the directory is doomed no more
+  };
+  Result<Cleared> ClearDoomed(const Context& context, InodeId directory);
+
   // The path of a directory entry for messages: "a/b/c" below the root by walking up from `parent`; best effort.
   std::string PathOf(const Context& context, InodeId parent, std::string_view name);
   // The path of an inode, by the directory that its record names; "#" and its number where it names none.
@@ -276,7 +337,13 @@ class Namespace {
   kv::KvStore& LookAt(const Context& context, LookAhead& ahead, std::initializer_list<Name> names,
                       WithMarks marks = WithMarks::kNo);
   kv::KvStore& LookAt(const Context& context, LookAhead& ahead, InodeId inode);
-  Status CommitRemoval(const Context& context, InodeId parent, std::string_view name, Entry& entry);
+  struct Removal {
+    InodeId parent;
+    std::string_view name;
+    Entry& entry;
+  };
+  // Whether it went to the trash.
+  Result<bool> CommitRemoval(const Context& context, const Removal& removal, const std::optional<TrashParams>& trash);
   // The time of now, or the latest that this host has seen of the directory, whichever is later.
   Timestamp TimeFor(InodeId directory);
 

@@ -53,7 +53,7 @@ Result<std::vector<InodeId>> Namespace::FindBelow(const Context& context, InodeI
     for (int level = 0; level < kLevelsMax; level++) {
       if (inode == directory) return true;
       const std::optional<InodeRecord>& record = records[inode];
-      if (!record || inode == kRootInode) return false;
+      if (!record || inode == kRootInode || record->nlink == 0) return false;  // without a link: in the trash
       inode = record->parent;
     }
     return false;

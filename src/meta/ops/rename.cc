@@ -32,7 +32,10 @@ struct Plan {
   std::vector<std::pair<InodeId, uint64_t>> committed;
   std::vector<InodeId> touched;  // directories that have a policy, and get a checkpoint by this
   bool unchanged = false;
+  std::optional<TrashRecord> removed;  // of what it replaces, which goes to the trash
 };
+
+}  // namespace
 
 Result<Versioned<uint64_t>> LoadMoves(const Context& context, kv::KvStore& store) {
   CAIRNFS_ASSIGN_OR_RETURN(auto entry, store.Get(context, MoveKey()));
@@ -43,7 +46,6 @@ Result<Versioned<uint64_t>> LoadMoves(const Context& context, kv::KvStore& store
   return Versioned<uint64_t>{count, entry->revision};
 }
 
-// kInvalidArgument when `directory` is `below`, or a directory above it.
 Status CheckNotAbove(const Context& context, kv::KvStore& store, InodeId directory, InodeId below) {
   InodeId current = below;
   for (int depth = 0; depth < kDepthMax; depth++) {
@@ -53,15 +55,14 @@ Status CheckNotAbove(const Context& context, kv::KvStore& store, InodeId directo
     }
     if (current == kRootInode) return {};
     auto loaded = LoadLiveDirectory(context, store, current);
-    if (!loaded.ok() && loaded.error().code == ErrorCode::kNotFound) {
-      // Moved away and removed while this walk went over it: start again.
-      return MakeError(ErrorCode::kConflict, loaded.error().message);
-    }
+    // Moved away and removed while this walk went over it, which the count of moves tells; or it is in the trash.
     if (!loaded.ok()) return loaded.error();
     current = loaded->record.parent;
   }
   return MakeError(ErrorCode::kCorrupt, "directory " + std::to_string(below.value) + " does not lead up to the root");
 }
+
+namespace {
 
 Status CheckAncestors(const Context& context, kv::KvStore& store, const RenameParams& params, Plan& plan) {
   const bool moves_back = params.mode == RenameMode::kExchange && plan.to && IsDirectory(*plan.to);
@@ -117,6 +118,15 @@ Status PlanPolicies(const Context& context, kv::KvStore& store, const RenamePara
   return {};
 }
 
+// Whether what it replaces goes to the trash: as when its last name is unlinked.
+Status PlanTrash(const Context& context, kv::KvStore& store, const RenameParams& params, Plan& plan) {
+  const bool replaces = plan.to && params.mode == RenameMode::kReplace && plan.to->inode.record.nlink == 1;
+  if (!params.trash || !replaces) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const auto parent, LoadInode(context, store, params.to_parent));
+  plan.removed = TrashRecord{.parent_owner = parent.record.uid, .parent = params.to_parent, .name = params.to_name};
+  return {};
+}
+
 // The checks come in the order in which Linux makes them.
 Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
   Plan plan;
@@ -147,6 +157,7 @@ Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenamePa
   if (plan.to && params.mode == RenameMode::kReplace) {
     CAIRNFS_RETURN_IF_ERROR(CheckReplaceable(context, store, params, plan));
   }
+  CAIRNFS_RETURN_IF_ERROR(PlanTrash(context, store, params, plan));
   CAIRNFS_RETURN_IF_ERROR(PlanCommits(context, store, params, plan));
   CAIRNFS_RETURN_IF_ERROR(PlanPolicies(context, store, params, plan));
   return plan;
@@ -185,7 +196,11 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
     transaction.Delete(DentryKey(params.from_parent, params.from_name));
     if (plan.to) {
       if (IsDirectory(*plan.to)) AddDirectoryEmptyCompare(transaction, plan.to->id());
-      DropLink(transaction, plan.to->id(), plan.to->inode.record, now);
+      if (plan.removed) {
+        MoveToTrash(transaction, plan.to->id(), plan.to->inode.record, *params.trash, *plan.removed, now);
+      } else {
+        DropLink(transaction, plan.to->id(), plan.to->inode.record, now);
+      }
     }
   }
   PutMoved(plan.from, plan.names_parents, params.to_parent, params.to_name, now, transaction);
@@ -255,6 +270,7 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
       result.exchanged = plan.to->id();
     } else if (plan.to) {
       result.replaced = LoadAttrOrBasics(context, store, plan.to->id(), plan.to->inode.record);
+      result.replaced->in_trash = plan.removed.has_value();
     }
     return result;
   });

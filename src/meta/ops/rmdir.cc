@@ -2,7 +2,8 @@
 
 namespace cairnfs::meta {
 
-Result<Attr> Namespace::Rmdir(const Context& context, InodeId parent, std::string_view name) {
+Result<Attr> Namespace::Rmdir(const Context& context, InodeId parent, std::string_view name,
+                              const std::optional<TrashParams>& trash, const std::function<Status(InodeId)>& check) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(name));
   return RetryOnConflict(context, "rmdir", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     LookAhead ahead(store_);
@@ -11,13 +12,17 @@ Result<Attr> Namespace::Rmdir(const Context& context, InodeId parent, std::strin
     if (!IsDirectory(entry)) {
       return MakeError(ErrorCode::kNotDirectory, Describe(parent, name) + " is not a directory");
     }
+    // The transaction compares the inode's record, which each change of an attribute rewrites.
+    if (check) CAIRNFS_RETURN_IF_ERROR(check(entry.id()));
     // In the first attempt the compare alone tells whether the directory is empty.
-    if (attempt > 0) {
+    if (attempt > 0 && !(trash && trash->whole)) {
       CAIRNFS_ASSIGN_OR_RETURN(const bool empty, IsEmptyDirectory(context, store_, entry.id()));
       if (!empty) return MakeError(ErrorCode::kNotEmpty, Describe(parent, name) + " is not empty");
     }
-    CAIRNFS_RETURN_IF_ERROR(CommitRemoval(context, parent, name, entry));
-    return LoadAttrOrBasics(context, store, entry.id(), entry.inode.record);
+    CAIRNFS_ASSIGN_OR_RETURN(const bool in_trash, CommitRemoval(context, {parent, name, entry}, trash));
+    Attr attr = LoadAttrOrBasics(context, store, entry.id(), entry.inode.record);
+    attr.in_trash = in_trash;
+    return attr;
   });
 }
 

@@ -1,0 +1,206 @@
+// The trash: what was removed and can be restored. docs/decisions/trash.md.
+//
+// Emptying first takes an entry out of reach, in one transaction (Doom), and only then removes what is below it. From
+// then on nothing can bring it back, so whoever goes on, after a crash or on another host, removes nothing that was
+// restored. A doomed directory has no link, so nothing is made right in it; each step takes a name out of one, by a
+// transaction that compares that name. What was moved elsewhere meanwhile is therefore left alone.
+#include "base/coding.h"
+#include "base/failpoint.h"
+#include "meta/look_ahead.h"
+
+namespace cairnfs::meta {
+namespace {
+
+Failpoint doomed("meta.trash_doomed", Failpoint::Kind::kKill);
+Failpoint cleared("meta.trash_cleared", Failpoint::Kind::kKill);
+Failpoint restored("meta.trash_restored", Failpoint::Kind::kKill);
+
+constexpr size_t kDoomedAtOnce = 32;
+// Each takes two compares and three writes, and etcd takes 127 in one request.
+constexpr size_t kClearedAtOnce = 32;
+
+Result<TrashEntry> Decode(const kv::KvEntry& entry) {
+  const auto parts = DecodeTrashKey(entry.key);
+  if (!parts) return MakeError(ErrorCode::kCorrupt, "the key of an entry of the trash does not decode");
+  auto record = TrashRecord::Decode(entry.value);
+  if (!record.ok()) return record.error().WithContext(Describe(parts->inode));
+  return TrashEntry{entry.key, *parts, *std::move(record), entry.revision};
+}
+
+std::string DoomedPrefix() { return Encoder().Text(TrashPrefix()).BigEndianU64(0).Take(); }
+
+// What a directory and its attributes are once it has a name again.
+kv::Transaction BuildRestore(const RestoreParams& params, const Versioned<InodeRecord>& directory,
+                             Versioned<InodeRecord>& inode, Timestamp now) {
+  const InodeId id = params.entry.parts.inode;
+  kv::Transaction transaction;
+  transaction.makes_names_for = params.uid;
+  transaction.IfRevision(params.entry.key, params.entry.revision)
+      .IfRevision(InodeKey(id), inode.revision)
+      .IfRevision(InodeKey(params.to_parent), directory.revision)
+      .IfAbsent(DentryKey(params.to_parent, params.to_name))
+      .Delete(params.entry.key)
+      .Put(DentryKey(params.to_parent, params.to_name), DentryRecord{id, inode.record.mode & S_IFMT}.Encode());
+  inode.record.nlink = 1;
+  inode.record.ctime = now;
+  transaction.Put(InodeKey(id), inode.record.Encode());
+  for (const auto& [name, value] : params.attributes) transaction.Put(XattrKey(id, name), value);
+  PutDirectoryTimes(transaction, params.to_parent, now);
+  return transaction;
+}
+
+}  // namespace
+
+Result<std::vector<TrashEntry>> Namespace::ListTrash(const Context& context, std::string_view after, size_t limit,
+                                                     size_t* damaged) {
+  std::string begin = after.empty() ? TrashKey({1, InodeId{}}) : std::string(after) + '\0';
+  std::vector<TrashEntry> entries;
+  for (bool is_last = false; !is_last && (limit == 0 || entries.size() < limit);) {
+    const size_t wanted = limit == 0 ? 0 : limit - entries.size();
+    CAIRNFS_ASSIGN_OR_RETURN(const auto range, store_.Range(context, begin, kv::PrefixEnd(TrashPrefix()), wanted));
+    is_last = !range.more;
+    if (!range.entries.empty()) begin = range.entries.back().key + '\0';
+    for (const kv::KvEntry& entry : range.entries) {
+      auto decoded = Decode(entry);
+      if (!decoded.ok() && damaged != nullptr) (*damaged)++;
+      if (decoded.ok()) entries.push_back(*std::move(decoded));
+    }
+  }
+  return entries;
+}
+
+Result<uint64_t> Namespace::SumAllocated(const Context& context, const std::vector<InodeId>& files,
+                                         size_t records_per_read) {
+  std::vector<std::string> keys;
+  for (const InodeId file : files) keys.push_back(FileKey(file));
+  uint64_t bytes = 0;
+  CAIRNFS_RETURN_IF_ERROR(
+      kv::ReadKeys(context, store_, keys, records_per_read, [&](size_t, const kv::KvEntry* entry) -> Status {
+        if (entry == nullptr) return {};  // never published
+        CAIRNFS_ASSIGN_OR_RETURN(const FileRecord record, FileRecord::Decode(entry->value));
+        bytes += record.allocated_bytes;
+        return {};
+      }));
+  return bytes;
+}
+
+Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& params) {
+  CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
+  const InodeId id = params.entry.parts.inode;
+  return RetryOnConflict(context, "restore", PaceOf(options_), [&](int) -> Result<Attr> {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto found, store_.Get(context, params.entry.key));
+    if (!found || found->revision != params.entry.revision) {
+      return MakeError(ErrorCode::kNotFound, "the trash does not have it any more");
+    }
+    CAIRNFS_ASSIGN_OR_RETURN(auto inode, LoadInode(context, store_, id));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto directory, LoadLiveDirectory(context, store_, params.to_parent));
+    CAIRNFS_ASSIGN_OR_RETURN(const auto taken, FindDentry(context, store_, params.to_parent, params.to_name));
+    if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(params.to_parent, params.to_name));
+    const bool is_directory = IsDirectory(inode.record);
+    CAIRNFS_ASSIGN_OR_RETURN(const auto moves, LoadMoves(context, store_));
+    if (Status above = CheckNotAbove(context, store_, id, params.to_parent); !above.ok()) {
+      // A walk over directories that move meanwhile may see a path that never was.
+      CAIRNFS_ASSIGN_OR_RETURN(const auto moves_now, LoadMoves(context, store_));
+      if (moves_now.revision != moves.revision) return MakeError(ErrorCode::kConflict, "directories moved");
+      return above.error();
+    }
+    if (is_directory || options_.remote) inode.record.parent = params.to_parent;
+    {
+      DirectoryTimesLock lock(directory_times_stripes_, options_, params.to_parent);
+      kv::Transaction transaction = BuildRestore(params, directory, inode, TimeFor(params.to_parent));
+      if (is_directory) {
+        transaction.IfRevision(MoveKey(), moves.revision).Put(MoveKey(), Encoder().U64(moves.record + 1).Take());
+      }
+      CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
+    }
+    restored.Pass();
+    if (hints_) hints_->NoteName(DentryKey(params.to_parent, params.to_name), id);
+    return LoadAttrOrBasics(context, store_, id, inode.record);
+  });
+}
+
+Result<std::vector<Attr>> Namespace::Doom(const Context& context, const std::vector<TrashEntry>& entries) {
+  std::vector<Attr> orphans;
+  for (size_t first = 0; first < entries.size(); first += kDoomedAtOnce) {
+    const size_t end = std::min(entries.size(), first + kDoomedAtOnce);
+    auto some =
+        RetryOnConflict(context, "the emptying of the trash", PaceOf(options_), [&](int) -> Result<std::vector<Attr>> {
+          std::vector<Attr> files;
+          kv::Transaction transaction;
+          for (size_t i = first; i < end; i++) {
+            const TrashEntry& entry = entries[i];
+            CAIRNFS_ASSIGN_OR_RETURN(const auto found, store_.Get(context, entry.key));
+            if (!found || found->revision != entry.revision) continue;  // restored, or another host was here
+            transaction.IfRevision(entry.key, entry.revision).Delete(entry.key);
+            if (entry.record.type == S_IFDIR) {
+              transaction.Put(DoomedKey(entry.parts.inode), "");
+              continue;
+            }
+            transaction.Put(OrphanKey(entry.parts.inode), "");
+            CAIRNFS_ASSIGN_OR_RETURN(const auto inode, LoadInode(context, store_, entry.parts.inode));
+            files.push_back(LoadAttrOrBasics(context, store_, entry.parts.inode, inode.record));
+          }
+          if (!transaction.writes.empty()) CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
+          return files;
+        });
+    if (!some.ok()) return some.error();
+    doomed.Pass();
+    orphans.insert(orphans.end(), some->begin(), some->end());
+  }
+  return orphans;
+}
+
+Result<std::vector<InodeId>> Namespace::ListDoomed(const Context& context, size_t limit) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto range,
+                           store_.Range(context, DoomedPrefix(), kv::PrefixEnd(DoomedPrefix()), limit));
+  std::vector<InodeId> directories;
+  for (const kv::KvEntry& entry : range.entries) {
+    const auto parts = DecodeTrashKey(entry.key);
+    if (parts) directories.push_back(parts->inode);
+  }
+  return directories;
+}
+
+Result<Namespace::Cleared> Namespace::ClearDoomed(const Context& context, InodeId directory) {
+  return RetryOnConflict(context, "the emptying of the trash", PaceOf(options_), [&](int) -> Result<Cleared> {
+    Cleared result;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto mark, store_.Get(context, DoomedKey(directory)));
+    result.is_done = !mark;
+    if (!mark) return result;  // another host has done it
+    CAIRNFS_ASSIGN_OR_RETURN(const auto children, ReadDirectory(context, directory, "", kClearedAtOnce));
+    kv::Transaction transaction;
+    transaction.IfRevision(DoomedKey(directory), mark->revision);
+    if (children.empty()) {
+      AddDirectoryEmptyCompare(transaction, directory);
+      transaction.Delete(DoomedKey(directory)).Put(OrphanKey(directory), "");
+      CAIRNFS_ASSIGN_OR_RETURN(const auto self, LoadInode(context, store_, directory));
+      CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
+      result.removed.push_back(AttrOf(directory, self.record));
+      result.is_done = true;
+      return result;
+    }
+    std::set<InodeId> seen;
+    for (const DirectoryEntry& child : children) {
+      if (!seen.insert(child.inode).second) continue;  // one more name of the same: next time
+      CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(context, store_, directory, child.name));
+      transaction.IfRevision(DentryKey(directory, child.name), entry.dentry.revision)
+          .IfRevision(InodeKey(entry.id()), entry.inode.revision)
+          .Delete(DentryKey(directory, child.name));
+      InodeRecord& record = entry.inode.record;
+      const Timestamp now = TimeFor(directory);
+      if (IsDirectory(record)) {
+        record.nlink = 0;
+        record.ctime = now;
+        transaction.Put(InodeKey(entry.id()), record.Encode()).Put(DoomedKey(entry.id()), "");
+        continue;
+      }
+      DropLink(transaction, entry.id(), record, now);
+      result.removed.push_back(LoadAttrOrBasics(context, store_, entry.id(), record));
+    }
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
+    cleared.Pass();
+    return result;
+  });
+}
+
+}  // namespace cairnfs::meta
