@@ -42,6 +42,7 @@ struct Config {
   uint64_t flush_interval_ms = 1000;
   uint64_t commit_wait_max_ms = 600'000;
   std::string rename = "ordered";  // or "durable"
+  uint64_t trash_ms = 0;           // so long what is removed stays restorable; 0: it does not
   uint64_t stop_deadline_ms = 0;   // a stop by a signal takes no longer; 0: as long as it takes
 
   uint64_t collect_after = 64 * kMiB;

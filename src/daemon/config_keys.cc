@@ -151,6 +151,7 @@ const std::vector<ConfigKey>& Table() {
       {"commit_wait_max", Kind::kDuration, &Config::commit_wait_max_ms, 1000, kDayMs},
       {"stop_deadline", Kind::kDuration, &Config::stop_deadline_ms, 1000, kDayMs, "as long as it takes"},
       {"rename", Kind::kChoice, &Config::rename, 0, 0, "", {"ordered", "durable"}},
+      {"trash", Kind::kDuration, &Config::trash_ms, 1000, 365 * kDayMs, "nothing goes to the trash"},
       {"collect_after", Kind::kSize, &Config::collect_after, 1, 1024 * kTiB, "the default"},
       {"collect_rate", Kind::kSize, &Config::collect_rate, kMiB, kTiB, "unbounded"},
       {"collect_delay", Kind::kDuration, &Config::collect_delay_ms, 0, kDayMs},

@@ -171,6 +171,7 @@ fs::FsOptions FileSystemOptions(const Config& config, size_t cache_bytes_max) {
   options.worker_threads = static_cast<unsigned>(config.worker_threads);
   options.waiting_threads = static_cast<unsigned>(config.waiting_threads);
   const auto& words = config.mount_options;
+  options.trash_ms = config.trash_ms;
   options.update_atime = !config.read_only && std::find(words.begin(), words.end(), "noatime") == words.end();
   options.read_only = config.read_only;
   options.flush_interval_ms = static_cast<unsigned>(config.flush_interval_ms);

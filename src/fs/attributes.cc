@@ -229,9 +229,11 @@ Status Attributes::SetXattr(const Caller& caller, InodeId inode, std::string_vie
   if (IsOwn(name) && !retention::IsRetentionAttribute(name)) {
     return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   }
-  SyncRounds::Operation operation(at_.rounds);
   if (IsOwn(name)) {
-    const Status set = at_.keeping.Set(caller, inode, name, value, mode);
+    const Status set = at_.room.OnceThereIsRoom([&] {
+      SyncRounds::Operation operation(at_.rounds);
+      return at_.keeping.Set(caller, inode, name, value, mode);
+    });
     const bool is_wrong = !set.ok() && set.error().code == ErrorCode::kInvalidArgument;
     if (is_wrong) {
       const std::string why = set.error().message.substr(0, kLoggedBytesMax);
@@ -239,7 +241,10 @@ Status Attributes::SetXattr(const Caller& caller, InodeId inode, std::string_vie
     }
     return set;
   }
-  CAIRNFS_RETURN_IF_ERROR(at_.parts.names.SetXattr(caller.context, inode, name, value, mode, caller.uid));
+  CAIRNFS_RETURN_IF_ERROR(at_.room.OnceThereIsRoom([&] {
+    SyncRounds::Operation operation(at_.rounds);
+    return at_.parts.names.SetXattr(caller.context, inode, name, value, mode, caller.uid);
+  }));
   if (name == meta::kCapabilityXattr) at_.privileges.NoteGiven(inode);
   return {};
 }

@@ -77,6 +77,12 @@ NameChange Contents::NameChangeOf(const FileChange& change, const Content& conte
   return change.adds ? NameChange::kMakes : NameChange::kAlters;
 }
 
+NameChange Contents::NameChangeOf(const FileChange& change) {
+  MutexLock lock(change.inode->mutex);
+  if (change.inode->content) return NameChangeOf(change, *change.inode->content);
+  return change.adds ? NameChange::kMakes : NameChange::kAlters;
+}
+
 std::optional<Status> Contents::TryChange(const FileChange& change, MayWait may_wait) {
   const InodePtr& inode = change.inode;
   SyncRounds::Operation operation(rounds_);
@@ -112,6 +118,7 @@ std::optional<Status> Contents::TryChange(const FileChange& change, MayWait may_
 Status Contents::Change(const FileChange& change) {
   const InodePtr& inode = change.inode;
   for (bool after_round = false;;) {
+    const uint64_t emptyings = room_.emptyings();
     auto status = TryChange(change, MayWait::kYes);
     const bool is_refused = status && !status->ok() && status->error().code == ErrorCode::kNoSpace;
     if (is_refused && !after_round && rounds_.UnwrittenBytes() > 0) {
@@ -119,6 +126,7 @@ Status Contents::Change(const FileChange& change) {
       static_cast<void>(rounds_.RequestAndWait(SyncRounds::Scope::kNames).ok());
       continue;
     }
+    if (is_refused && room_.MakeRoomForNames({NameChangeOf(change), change.caller.uid}, emptyings)) continue;
     if (status) return *status;
     MutexLock lock(inode->mutex);
     if (!inode->content) continue;

@@ -60,6 +60,10 @@ class Contents {
   // Makes the change when nothing of the file is in flight or in a round, and its record has room. nullopt: that would
   // have to wait.
   std::optional<Status> TryChange(const FileChange& change, MayWait may_wait);
+  // Whether it is a lack of room for names and records that the trash may end: for Change, which waits for that.
+  bool MayMakeRoomFor(const Status& status) const {
+    return !status.ok() && status.error().code == ErrorCode::kNoSpace && room_.LacksNames() && room_.HoldsTrash();
+  }
   Status Change(const FileChange& change);  // blocks
 
   Status Truncate(const InodePtr& inode, uint64_t size) REQUIRES_LOCK(inode->mutex);
@@ -88,6 +92,7 @@ class Contents {
 
  private:
   static NameChange NameChangeOf(const FileChange& change, const Content& content);
+  static NameChange NameChangeOf(const FileChange& change) EXCLUDES_LOCK(change.inode->mutex);
   void GiveBackBuffers(std::chrono::milliseconds without_release);
   void LoadPages(const Context& context, const InodePtr& inode, uint64_t offset, uint64_t length);
   void ForgetOldWrites(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);

@@ -67,6 +67,9 @@ Status FileSystem::Stop(const std::function<void(const Status&)>& on_synced) {
   impl_->maintenance->NoteStop(std::min(waits_end, impl_->end_by.load()));
   impl_->policies->Stop();
   impl_->tickets->Stop();
+  impl_->trash->StopExpiring();
+  impl_->maintenance->SyncBeforeStop(std::min(waits_end, impl_->end_by.load()));
+  impl_->trash->Stop();
   impl_->LeaveCluster(waits_end);
   impl_->stop.request_stop();  // whoever waits for the first count of records has what there is
   impl_->checker->Stop();
@@ -106,6 +109,7 @@ Directories& FileSystem::directories() { return *impl_->directories; }
 Maintenance& FileSystem::maintenance() { return *impl_->maintenance; }
 Policies& FileSystem::policies() { return *impl_->policies; }
 Tickets& FileSystem::tickets() { return *impl_->tickets; }
+Trash& FileSystem::trash() { return *impl_->trash; }
 
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
                                                   Clock::time_point waits_since) {

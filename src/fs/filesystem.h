@@ -122,6 +122,7 @@ struct FsOptions {
   unsigned collect_delay_ms = 3000;         // after the last deletion
   unsigned orphan_sweep_every_ms = 60'000;  // in a cluster: deleted files that a dead host left are looked for
   bool collect_by_itself = true;            // false: only when asked to (a check of what is damaged)
+  uint64_t trash_ms = 0;                    // how long what calls remove stays restorable; 0: it is gone
   bool read_only = false;                   // nothing is collected, not when asked to either
 };
 
@@ -156,6 +157,7 @@ struct FsStatus {
   uint64_t write_bytes_total = 0, read_bytes_total = 0;  // through the mount, since start
   uint64_t sync_rounds_total = 0, sync_points_total = 0;
   size_t pool_buffers = 0, pool_buffers_free = 0, pool_buffers_touched = 0;
+  uint64_t trash_entries = 0, trash_bytes = 0;  // bytes as allocated: what chunks are shared is counted for each file
   bool collecting = false;
   bool collection_failed = false;  // the last one did
   std::string last_error;          // empty: none
@@ -217,6 +219,7 @@ class Directories;
 class Maintenance;
 class Policies;
 class Tickets;
+class Trash;
 
 class FileSystem {
  public:
@@ -312,6 +315,7 @@ class FileSystem {
   Maintenance& maintenance();
   Policies& policies();
   Tickets& tickets();
+  Trash& trash();
 
   // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,

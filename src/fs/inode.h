@@ -174,8 +174,11 @@ class Inode {
   std::atomic<bool> no_set_id{false};           // it was seen to have no set-id bits
   std::atomic<uint64_t> published_revision{0};  // of the last record that this host published among other hosts
   std::atomic<uint64_t> directory{0};           // in which this host last saw its name; 0: not known
-  std::atomic<bool> unlinked{false};            // set while an Operation is held
-  std::atomic<uint64_t> freed_bytes{0};         // of an unlinked one: what its removal lets a collection find
+  // What this host's kernel is told with the number. It goes up when a directory is removed to the trash: what the
+  // kernel knows of that is dead to it for good, and gives way to a new one once that is restored.
+  std::atomic<uint64_t> generation{0};
+  std::atomic<bool> unlinked{false};     // set while an Operation is held
+  std::atomic<uint64_t> freed_bytes{0};  // of an unlinked one: what its removal lets a collection find
 };
 
 using InodePtr = std::shared_ptr<Inode>;

@@ -20,6 +20,10 @@ Result<FsSpace> Maintenance::GetSpace() {
     space.total_bytes = all->total_bytes;
     space.available_bytes = space.free_bytes = all->available_bytes;
   }
+  const uint64_t stored = space.total_bytes - std::min(space.total_bytes, space.free_bytes);
+  const uint64_t in_trash = at_.trash.BytesStored(at_.totals, stored);
+  space.available_bytes += in_trash;
+  space.free_bytes += in_trash;
   at_.totals.AddInodes(space);
   return space;
 }
@@ -50,6 +54,8 @@ FsStatus Maintenance::GetStatus() const {
   status.store = at_.parts.local_chunks.Stats();
   at_.totals.Fill(status);
   status.dirty_bytes += status.store.pending_bytes;
+  status.trash_entries = at_.trash.entries();
+  status.trash_bytes = at_.trash.bytes();
   status.open_files = parts_.open_files.count();
   const FsTraffic traffic = GetTraffic();
   status.write_bytes_total = traffic.write_bytes_total;
@@ -107,9 +113,22 @@ void Maintenance::Change(const FsOptions& options, Done<void> done) {
   at_.commits.SetReadOnly(options.read_only);
   at_.policies.SetReadOnly(options.read_only);
   at_.tickets.SetReadOnly(options.read_only);
-  Status collects = options.read_only ? parts_.collection.Hold() : parts_.collection.Resume();
-  if (!collects.ok() || !options.read_only) return done(collects);
-  Sync(std::move(done));
+  if (!options.read_only) {
+    at_.trash.SetReadOnly(false);
+    return done(parts_.collection.Resume());
+  }
+  auto end_changes = [this, done = std::move(done)] {
+    at_.trash.SetReadOnly(true);
+    if (Status held = parts_.collection.Hold(); !held.ok()) return done(held);
+    Sync(done);
+  };
+  if (!at_.room.HoldsTrash()) return end_changes();
+  // What was accepted may find room only once the trash is emptied. What it lacks then, the round after that tells.
+  Sync([this, end_changes](const Status&) { at_.waiters.Post(end_changes); });
+}
+
+void Maintenance::SyncBeforeStop(Clock::time_point until) {
+  if (at_.room.HoldsTrash()) static_cast<void>(SyncWithin(Context().WithDeadline(until)));
 }
 
 Status Maintenance::SyncWithin(const Context& context) {

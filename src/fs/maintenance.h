@@ -74,6 +74,8 @@ class Maintenance {
   // kInterrupted soon after the context has expired, or Stop was called.
   void Check(const Context& context, Done<CheckReport> done) { parts_.checker.Request(context, std::move(done)); }
   CheckProgress GetCheckProgress() const { return parts_.checker.progress(); }
+  // Makes room in the trash for what was accepted, while that can still be done.
+  void SyncBeforeStop(Clock::time_point until);
 
  private:
   // A round of all, waited for. kUnavailable: the context's deadline came first. kInterrupted: it was stopped.

@@ -21,6 +21,10 @@ NameChange NameChanges::ChangeOf(const meta::RenameParams& params) {
 void NameChanges::NoteRemoved(const meta::Attr& attr) {
   at_.privileges.NoteNameRemoved(attr);
   if (attr.nlink > 0) return;
+  if (attr.in_trash) {  // all of it stays
+    if (const InodePtr inode = S_ISDIR(attr.mode) ? at_.table.Find(attr.inode) : nullptr) inode->generation++;
+    return at_.trash.NoteAdded(attr.allocated_bytes);
+  }
   at_.totals.NoteRemoved();
   if (attr.allocated_bytes > 0) at_.room.NoteRemoved();
   at_.table.MarkUnlinked(attr.inode, (attr.mode & S_IFMT) == S_IFREG ? attr.allocated_bytes : 0);
@@ -49,6 +53,7 @@ Result<meta::RenameResult> NameChanges::Commit(const Context& context, const met
   const bool is_going = retention::IsGoingName(params.to_name) || retention::IsGoingName(params.from_name);
   CAIRNFS_ASSIGN_OR_RETURN(meta::RenameResult result,
                            is_going ? RenameGoing(context, params) : at_.parts.names.Rename(context, params));
+  if (result.replaced && result.replaced->in_trash) result.replaced->allocated_bytes = params.trash->held.bytes;
   if (result.replaced) NoteRemoved(*result.replaced);
   if (result.unchanged) return result;
   if (const InodePtr moved = at_.table.Find(result.moved)) moved->directory = params.to_parent.value;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 
@@ -23,9 +24,8 @@ class Names {
   // not wait for that themselves; SetAttr and Rename ask by themselves. In a cluster it blocks while this host has no
   // session, and kRemoves waits until what no close waits for is durable (AfterUnawaited): `go` runs on a thread that
   // may wait; or is told kInterrupted, when the caller is killed meanwhile.
-  void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {}) {
-    changes_.WhenAdmitted(change, caller, std::move(go));
-  }
+  // Where the trash would get a record that finds no room, its oldest goes first.
+  void WhenAdmitted(NameChange change, Done<void> go, const Caller& caller = {});
 
   // Functions that give an Attr for a name (Lookup, MakeNode, Link, and OpenFiles::Create) add one to the inode's
   // lookup count, which Forget takes away; an inode without a link goes when it is neither looked up nor open.
@@ -42,11 +42,28 @@ class Names {
   // thread, for no longer than a commit does. kInterrupted: the caller was killed meanwhile.
   void Link(InodeId inode, InodeId new_parent, std::string_view new_name, Done<meta::Attr> done,
             const Caller& caller = {});
-  Status Unlink(const Context& context, InodeId parent, std::string_view name);
-  Status Rmdir(const Context& context, InodeId parent, std::string_view name);
-  void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
-    changes_.Rename(params, caller, std::move(done));
-  }
+  // `uid`: who removes. What goes to the trash, Trash::For says. Under a name of retention's a directory goes there
+  // with all that is below it, where the user owns every directory of that; else it is kNotEmpty. kBusy: it is pinned
+  // or held. Without room for names what is removed is gone for good, unless retention removes it.
+  Status Unlink(const Context& context, InodeId parent, std::string_view name, uint32_t uid = 0);
+  Status Rmdir(const Context& context, InodeId parent, std::string_view name, uint32_t uid = 0);
+  // The same; for a name of retention's on a thread that may wait, as all below is looked at.
+  void Rmdir(InodeId parent, const std::string& name, const Caller& caller, Done<void> done);
+  void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done);
+  // Gives what is in the trash a name again: `place`, or the one that it had. The rights are those of a rename(2) into
+  // that directory by the caller, who must be one that may see the entry. Durable once `done` is told so; where the new
+  // name cannot be made durable it stays, and the error says so. Where it was: its path. kNotFound: no such entry of
+  // the caller's, or its directory is removed; kAlreadyExists: the name is taken; kPermission.
+  struct Place {
+    InodeId parent;
+    std::string name;
+  };
+  Result<std::string> Restore(const Context& context, const Credentials& caller, InodeId id,
+                              const std::optional<Place>& place);
+  // Who is told of each name that comes to be past the kernel; null: nobody any more. Returns once nobody is being
+  // told.
+  using NameTold = std::function<void(InodeId parent, const std::string& name)>;
+  void TellNames(NameTold tell);
   // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
   // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
   Status CheckMayRename(const Context& context, const Credentials& caller, InodeId directory, InodeId final_parent);
@@ -65,8 +82,17 @@ class Names {
   Result<meta::Attr> LookUpInode(const Context& context, InodeId id);
   Result<meta::Attr> LinkNow(const Caller& caller, InodeId inode, InodeId new_parent, std::string_view new_name);
 
+  Status RmdirNow(const Context& context, InodeId parent, std::string_view name,
+                  const std::optional<meta::TrashParams>& trash, const std::function<Status(InodeId)>& check);
+  std::optional<meta::TrashParams> TrashFor(const Context& context, InodeId parent, std::string_view name,
+                                            uint32_t uid);
+  Status RestoreAdmitted(const Context& context, const meta::RestoreParams& params);
+
   const Services at_;
   NameChanges& changes_;
+  // Shared by those who tell: each may wait for the kernel's lock of a directory, which a rename of any user's holds.
+  std::shared_mutex told_;
+  NameTold tell_;  // guarded by told_
 };
 
 }  // namespace cairnfs::fs

@@ -77,13 +77,14 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   meta::CreateParams marked = params;
   uint64_t session = 0;
   marked.also = at_.sharing.MarkCreated(session);
-  {
+  std::function<void(InodeId)> hold;
+  if (marked.also) hold = [&held](InodeId id) { held.Take(id); };
+  CAIRNFS_ASSIGN_OR_RETURN(created.attr, at_.room.OnceThereIsRoom([&] {
     SyncRounds::Operation operation(at_.rounds);
-    std::function<void(InodeId)> hold;
-    if (marked.also) hold = [&held](InodeId id) { held.Take(id); };
-    CAIRNFS_ASSIGN_OR_RETURN(created.attr, at_.parts.names.Create(context, parent, name, marked, hold));
-    at_.totals.NoteMade();
-  }
+    auto made = at_.parts.names.Create(context, parent, name, marked, hold);
+    if (made.ok()) at_.totals.NoteMade();
+    return made;
+  }));
   // Where the session was lost meanwhile: a descriptor of none could not be written to.
   static_cast<void>(at_.session.Await(context).ok());
   InodePtr inode = at_.table.AddLookup(created.attr.inode);

@@ -15,6 +15,7 @@ constexpr std::chrono::milliseconds kTryAgain{1000};
 constexpr auto kGatherFor = std::chrono::milliseconds(100);
 // An inode that is removed is found missing; until then, and longer than any host asks again, its number is kept.
 constexpr auto kRefuseFor = std::chrono::minutes(30);
+constexpr std::chrono::seconds kAwaitRemovedMax{10};
 constexpr auto kTidyEvery = std::chrono::minutes(1);
 
 }  // namespace
@@ -51,6 +52,14 @@ void Orphans::Refuse(InodeId inode) {
 void Orphans::Allow(InodeId inode) {
   MutexLock lock(mutex_);
   refused_.erase(inode);
+}
+
+void Orphans::AwaitRemoved(const Context& context) {
+  MutexLock lock(mutex_);
+  // What waits is taken by the next pass. A pass that runs may have what was added before it.
+  const uint64_t enough = passes_begun_ + (waiting_.empty() ? 0 : 1);
+  const auto is_tried = [this, enough]() REQUIRES_LOCK(mutex_) { return passes_ended_ >= enough; };
+  static_cast<void>(context.WithTimeout(kAwaitRemovedMax).Wait(mutex_, pass_ended_, is_tried));
 }
 
 std::vector<bool> Orphans::Hold(const std::vector<InodeId>& inodes) {
@@ -118,22 +127,29 @@ void Orphans::Run() {
         static_cast<void>(context.WithTimeout(kGatherFor).Wait(mutex_, wake_, has_many));
       }
       inodes.swap(waiting_);
+      passes_begun_++;
     }
     if (Clock::Now() >= next_sweep) {
       next_sweep = Clock::Now() + sweep_every_;
       auto all = host_.IsFirstUp() ? names_.ListOrphans(context) : Result<std::vector<InodeId>>(std::vector<InodeId>());
       if (all.ok()) inodes.insert(inodes.end(), all->begin(), all->end());
     }
-    if (inodes.empty()) continue;
+    const auto note_removed = [this](const std::vector<InodeId>& left) {
+      MutexLock lock(mutex_);
+      waiting_.insert(waiting_.end(), left.begin(), left.end());
+      passes_ended_++;
+      pass_ended_.NotifyAll();
+    };
+    if (inodes.empty()) {
+      note_removed({});
+      continue;
+    }
     // The sweep lists those too about which hosts gave no answer before.
     std::sort(inodes.begin(), inodes.end());
     inodes.erase(std::unique(inodes.begin(), inodes.end()), inodes.end());
-    std::vector<InodeId> left = RemoveUnheld(context, inodes);
+    const std::vector<InodeId> left = RemoveUnheld(context, inodes);
+    note_removed(left);
     if (left.empty()) continue;
-    {
-      MutexLock lock(mutex_);
-      waiting_.insert(waiting_.end(), left.begin(), left.end());
-    }
     static_cast<void>(context.Sleep(kTryAgain));
   }
 }

@@ -27,6 +27,8 @@ class Orphans {
   // Inodes that this host said it does not hold.
   void Allow(InodeId inode);
   bool Refuses(InodeId inode);
+  // Until those that were added before are removed, or were found open or not answered for, for some seconds at most.
+  void AwaitRemoved(const Context& context);
 
  private:
   void Run();
@@ -44,6 +46,8 @@ class Orphans {
   Mutex mutex_;
   CondVar wake_;
   std::vector<InodeId> waiting_ GUARDED_BY(mutex_);
+  uint64_t passes_begun_ GUARDED_BY(mutex_) = 0, passes_ended_ GUARDED_BY(mutex_) = 0;  // each takes all that wait
+  CondVar pass_ended_;
   std::unordered_map<InodeId, Clock::time_point> refused_ GUARDED_BY(mutex_);
   Clock::time_point next_tidy_ GUARDED_BY(mutex_){};
   std::thread thread_;

@@ -22,9 +22,16 @@ constexpr std::chrono::nanoseconds kVainHoldsMin = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kVainHoldsMax = std::chrono::seconds(30);
 // More than others write to the disk between two looks at its room, 100 ms.
 constexpr uint64_t kPlentyBytes = 256 * kMiB;
+// With less for names, those that are let in may find none.
+constexpr uint64_t kFewBytes = kMiB;
 // So long after bytes found no room the meter is not relied on.
 constexpr std::chrono::seconds kNoneHolds{10};
 constexpr unsigned kThreads = 8;
+// The room of deleted names comes back in the background, within half a minute.
+constexpr std::chrono::milliseconds kRoomComesBackPoll{200};
+constexpr int kNamesComeBackPolls = 100;
+// Among several hosts nodes tell that they have room again, and then take the copies that lacked.
+constexpr int kNodesComeBackPolls = 50;
 
 Error NoSpace() { return MakeError(ErrorCode::kNoSpace, "no space for new data"); }
 
@@ -48,10 +55,17 @@ void Room::NoteFreed(uint64_t bytes) {
   collection_.NoteFreed(bytes);
 }
 
-void Room::NoteNone() {
+bool Room::NoteNone() {
   none_at_ = Clock::Now();
   found_none_ = true;
   collection_.NoteNoRoom();
+  if (!HoldsTrash() || (!lacks_nodes_ && !IsLocalRoomShort())) return false;
+  if (is_making_room_.exchange(true)) return true;
+  waiters_->Post([this, emptyings = emptyings()] {
+    is_making_room_ = false;
+    static_cast<void>(EmptyTrashSince(emptyings));
+  });
+  return true;
 }
 
 bool Room::MayBeShort() const {
@@ -64,21 +78,85 @@ void Room::WaitForSpace(const Wanted& wanted, Done<void> write) {
 
 void Room::WhenAdmitted(NameChange change, uint32_t uid, Done<void> go) {
   rounds_.WhenAdmitted(change, [this, change, uid, go = std::move(go)](const Status& admitted) {
+    if (admitted.ok() && Has({change, uid}) && MayWaitForNames(change)) return waiters_->Post([go] { go({}); });
     if (!admitted.ok() || Has({change, uid})) return go(admitted);
-    if (Status helps = CheckRoundHelps(names_, {change, uid}); !helps.ok()) return go(helps);
+    Status helps = CheckRoundHelps(names_, {change, uid});
+    if (!helps.ok() && !(LacksNames() && HoldsTrash())) return go(helps);
     waiters_->Post([this, change, uid, go] {
       static_cast<void>(rounds_.RequestAndWait(SyncRounds::Scope::kNames).ok());
-      go(Admit(change, uid));
+      go(AdmitWithTrash(change, uid));
     });
   });
 }
 
-std::chrono::nanoseconds Room::CollectAndWait() {
+// By its transaction, in OnceThereIsRoom: the room that there is now is soon taken. A thread that receives requests
+// must not wait there.
+bool Room::MayWaitForNames(NameChange change) const {
+  return change == NameChange::kMakes && names_.BytesForUsers(rounds_.UnwrittenBytes()) < kFewBytes && HoldsTrash();
+}
+
+Room::Collected Room::CollectAndWait() {
   const auto began = Clock::Now();
-  std::promise<void> collected;
-  collection_.Request([&](const Result<CollectionStatus>&) { collected.set_value(); });
-  collected.get_future().wait();
-  return Clock::Now() - began;
+  std::promise<Status> collected;
+  collection_.Request([&](const Result<CollectionStatus>& status) {
+    collected.set_value(status.ok() ? Status() : Status(status.error()));
+  });
+  Status status = collected.get_future().get();
+  return {Clock::Now() - began, std::move(status)};
+}
+
+// Where there is plenty of it, that something found none has another cause, as a lack of descriptors.
+bool Room::IsLocalRoomShort() const { return chunks_.AvailableBytes() < kPlentyBytes || LacksNames(); }
+
+bool Room::EmptyTrashUnless(const std::function<bool()>& has_room) {
+  if (!HoldsTrash()) return has_room();
+  MutexLock lock(emptying_);
+  if (has_room()) return true;
+  if (!IsLocalRoomShort() && !(lacks_nodes_ && lacks_nodes_())) return false;
+  is_emptying_ = true;
+  const bool has_emptied = trash_->EmptyOldest();
+  const Status collected = has_emptied ? CollectEmptied() : Status();
+  is_emptying_ = false;
+  if (!has_emptied) return false;
+  // For lack of room itself it may succeed once more is gone; otherwise more would go for nothing.
+  return collected.ok() || collected.error().code == ErrorCode::kNoSpace || has_room();
+}
+
+Status Room::CollectEmptied() {
+  free_count_++;
+  static_cast<void>(rounds_.RequestAndWait(SyncRounds::Scope::kNames).ok());  // which removes the records
+  Status collected = CollectAndWait().status;
+  Poll(kNodesComeBackPolls, [this] { return !lacks_nodes_ || !lacks_nodes_(); });
+  emptyings_++;
+  // What was being put meanwhile may have found no room yet, and is tried again.
+  static_cast<void>(rounds_.RequestAndWait(SyncRounds::Scope::kNames).ok());
+  return collected;
+}
+
+bool Room::EmptyTrashThen(uint64_t emptyings, std::function<void(bool has_made)> then) {
+  if (!HoldsTrash() && emptyings_ == emptyings) return false;
+  waiters_->Post([this, emptyings, then = std::move(then)] { then(EmptyTrashSince(emptyings)); });
+  return true;
+}
+
+bool Room::MakeRoomForNames(const Wanted& wanted, uint64_t emptyings) {
+  const auto has_room = [&] { return Has(wanted); };
+  if (emptyings_ != emptyings) return true;
+  if (has_room() || !LacksNames() || !EmptyTrashSince(emptyings)) return false;
+  AwaitNames(has_room);
+  return true;
+}
+
+Status Room::AdmitWithTrash(NameChange change, uint32_t uid) {
+  const auto has_room = [&] { return Has({change, uid}); };
+  while (!has_room() && LacksNames() && EmptyTrashUnless(has_room)) AwaitNames(has_room);
+  return Admit(change, uid);
+}
+
+void Room::AwaitNames(const std::function<bool()>& has_room) { Poll(kNamesComeBackPolls, has_room); }
+
+void Room::Poll(int times, const std::function<bool()>& has_room) {
+  for (int poll = 0; poll < times && !has_room() && !trash_->IsStopped(); ++poll) Clock::SleepFor(kRoomComesBackPoll);
 }
 
 Error Room::WhyNoSpace(const Wanted& wanted) {
@@ -86,7 +164,20 @@ Error Room::WhyNoSpace(const Wanted& wanted) {
   return admitted.ok() ? NoSpace() : admitted.error();
 }
 
+// What is in the trash goes before anybody is refused.
 Status Room::ReserveOrWait(const Wanted& wanted) {
+  Status status = ReserveAfterCollection(wanted);
+  bool is_reserved = status.ok();
+  const auto reserve = [&] { return is_reserved = is_reserved || Reserve(wanted); };
+  const auto may_help = [&] { return status.error().code == ErrorCode::kNoSpace && (Has(wanted) || LacksNames()); };
+  while (!is_reserved && may_help() && EmptyTrashUnless(reserve)) {
+    if (!Has(wanted)) AwaitNames([&] { return Has(wanted); });
+    static_cast<void>(reserve());
+  }
+  return is_reserved ? Status() : status;
+}
+
+Status Room::ReserveAfterCollection(const Wanted& wanted) {
   // A round stores all that was accepted; only what was new has used room.
   auto status = rounds_.RequestAndWait(SyncRounds::Scope::kNames);
   if (Reserve(wanted)) return {};
@@ -102,7 +193,7 @@ Status Room::ReserveOrWait(const Wanted& wanted) {
   const bool is_vain_of_late = Clock::Now() < vain_until_.load();
   const bool are_same = collection_.runs_total() == runs_at_vain_collection_;  // or other hosts have deleted something
   if (is_vain_of_late && are_same && count_before == free_count_at_vain_collection_) return WhyNoSpace(wanted);
-  const std::chrono::nanoseconds taken = CollectAndWait();
+  const std::chrono::nanoseconds taken = CollectAndWait().taken;
   if (Reserve(wanted)) return {};
   free_count_at_vain_collection_ = count_before;
   runs_at_vain_collection_ = collection_.runs_total();
@@ -145,10 +236,14 @@ void Room::Probe() {
   std::optional<Error> why = RetryWithoutRoom();
   // What was deleted since such a collection was last in vain may have held most of the disk.
   if (why && why->code == ErrorCode::kNoSpace && count_before != free_count_at_vain_collection_) {
-    CollectAndWait();
+    static_cast<void>(CollectAndWait());
     // Twice: what was still being put when the first began may have found no room before the collection made some.
     for (int times = 0; times < 2 && why; ++times) why = RetryWithoutRoom();
     if (why) free_count_at_vain_collection_ = count_before;
+  }
+  for (uint64_t emptied = emptyings_; why && why->code == ErrorCode::kNoSpace && EmptyTrashSince(emptied);) {
+    emptied = emptyings_;
+    why = RetryWithoutRoom();
   }
   MutexLock lock(mutex_);
   why_ = std::move(why);

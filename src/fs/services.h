@@ -22,6 +22,7 @@
 #include "fs/sync_rounds.h"
 #include "fs/tickets.h"
 #include "fs/totals.h"
+#include "fs/trash.h"
 #include "fs/waits.h"
 
 namespace cairnfs::fs {
@@ -39,6 +40,7 @@ struct Services {  // all outlive who has them
   Privileges& privileges;
   LostFiles& lost;
   Totals& totals;
+  Trash& trash;
   Saves& saves;
   Commits& commits;
   Keeping& keeping;

@@ -330,7 +330,9 @@ std::optional<Status> SharedFiles::ChangeCurrent(const FileChange& change, MayWa
     return std::nullopt;
   }
   if (may_wait == MayWait::kYes) return at_.contents.Change(change);
-  return at_.contents.TryChange(change, MayWait::kYes);
+  auto status = at_.contents.TryChange(change, MayWait::kYes);
+  if (status && at_.contents.MayMakeRoomFor(*status)) return std::nullopt;
+  return status;
 }
 
 void SharedFiles::FinishChange(const FileChange& change, Status changed, Done<void> done) {

@@ -41,7 +41,8 @@ Result<meta::Attr> LocalFiles::ReadAttr(const std::function<Result<meta::Attr>()
 }
 
 void LocalFiles::Change(FileChange change, Done<void> done) {
-  if (auto status = at_.contents.TryChange(change, MayWait::kNo)) return done(*status);
+  const auto status = at_.contents.TryChange(change, MayWait::kNo);
+  if (status && !at_.contents.MayMakeRoomFor(*status)) return done(*status);
   at_.waiters.Post([this, change = std::move(change), done = std::move(done)] { done(at_.contents.Change(change)); });
 }
 

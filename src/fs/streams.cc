@@ -38,14 +38,14 @@ void Streams::SetError(const InodePtr& inode, const Error& error, bool heals) {
 void Streams::NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) {
   Content& content = *inode->content;
   content.no_space_through = std::max(content.no_space_through, chunk_id);
-  hooks_.no_room();
+  if (hooks_.no_room()) return;
   // What finds no space is tried again and again; it is news once.
   if (!std::exchange(content.no_space_noted, true)) SetError(inode, error, true);
 }
 
 void Streams::NoteRecipeError(const InodePtr& inode, const Error& error) {
   const bool no_space = error.code == ErrorCode::kNoSpace;
-  if (no_space) hooks_.no_room();
+  if (no_space && hooks_.no_room()) return;
   if (!std::exchange(inode->content->recipe_error_noted, true)) SetError(inode, error, no_space);
 }
 
@@ -269,15 +269,17 @@ void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& ch
     landed.saved = *std::move(saved);
   } else {
     const bool no_space = saved.error().code == ErrorCode::kNoSpace;
-    if (!no_space || !content.no_space_noted) {
-      spdlog::error("inode {}: bytes at {} (+{}) could not be stored: {}", inode->id.value, chunk->offset, chunk->size,
-                    saved.error().message);
-    }
+    const bool was_noted = content.no_space_noted;
     // Without space the bytes stay in memory and are tried again; a failed store will not take them any more.
     if (no_space) {
       landed.failure = saved.error();
       NoteNoSpace(inode, chunk->id, saved.error());
-    } else {
+    }
+    if (!no_space || (content.no_space_noted && !was_noted)) {
+      spdlog::error("inode {}: bytes at {} (+{}) could not be stored: {}", inode->id.value, chunk->offset, chunk->size,
+                    saved.error().message);
+    }
+    if (!no_space) {
       content.no_space_noted = false;
       SetError(inode, saved.error());
     }

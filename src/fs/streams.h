@@ -21,7 +21,8 @@ class Streams {
     std::function<void(const InodePtr&)> lost;       // it has bytes that could not be stored
     std::function<void(InodeId)> failed;             // the log has an error of it
     std::function<void(InodeId, uint64_t)> dropped;  // so many of its bytes, unpublished
-    std::function<void()> no_room;                   // a chunk, or a page of a recipe, found no space
+    // A chunk, or a page of a recipe, found no space. True: room is made for it.
+    std::function<bool()> no_room;
   };
   // `local` has the reservations.
   Streams(store::ChunkStore& chunks, store::LocalChunkStore& local, const io::BufferPool& pool,

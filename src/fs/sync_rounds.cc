@@ -50,6 +50,20 @@ void SyncRounds::WhenAdmitted(NameChange change, Done<void> go) {
   if (admitted) go(*admitted);  // NOLINT(bugprone-use-after-move): moved only where it was not admitted
 }
 
+Status SyncRounds::WaitUntilAdmitted(const Context& context, NameChange change) {
+  while (at_.publisher.Admit(change) != Publisher::Admission::kAtOnce) {
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "too many changes wait for the disk");
+    std::optional<Status> admitted;
+    {
+      MutexLock lock(mutex_);
+      admitted = TryAdmit(change);
+    }
+    if (admitted) return *admitted;
+    static_cast<void>(RequestAndWait(Scope::kNames));  // its failure is what TryAdmit tells next
+  }
+  return {};
+}
+
 // After a round. Those that find the bound passed again wait for the next.
 void SyncRounds::LetInPostponed() {
   std::vector<Postponed> postponed;
@@ -81,7 +95,21 @@ void SyncRounds::Request(Done<void> done, Scope scope) {
   Request(Answer(std::move(answer)), scope);
 }
 
-void SyncRounds::Request(Answer answer, Scope scope) {
+SyncRounds::Answer SyncRounds::OnceThereIsRoom(Answer answer, Scope scope) {
+  if (!make_room_.count || scope == Scope::kNames) return answer;
+  return [this, scope, count = make_room_.count(), answer = std::move(answer)](const Status& status) {
+    const bool lacks_room = !status.ok() && status.error().code == ErrorCode::kNoSpace;
+    const auto again = [this, answer, scope, status](bool has_made) {
+      if (has_made) return RequestOnce(OnceThereIsRoom(answer, scope), scope);
+      answer(status);
+    };
+    return (lacks_room && make_room_.then(count, again)) || answer(status);
+  };
+}
+
+void SyncRounds::Request(Answer answer, Scope scope) { RequestOnce(OnceThereIsRoom(std::move(answer), scope), scope); }
+
+void SyncRounds::RequestOnce(Answer answer, Scope scope) {
   if (scope == Scope::kAll || scope == Scope::kCommit) {
     requests_total_++;
     if (NothingPending()) {
@@ -118,7 +146,7 @@ void SyncRounds::RequestHere(Answer answer) {
   if (!runs_here) return Request(std::move(answer), Scope::kAll);
   requests_total_++;
   std::vector<Waiter> waiters;
-  waiters.push_back({Scope::kAll, std::move(answer)});
+  waiters.push_back({Scope::kAll, OnceThereIsRoom(std::move(answer), Scope::kAll)});
   RunRound(std::move(waiters));
 }
 

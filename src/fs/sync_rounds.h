@@ -51,6 +51,9 @@ class SyncRounds {
   // after a round, on a thread of `waiters`. No thread waits meanwhile. When rounds fail, `go` gets the error of the
   // last.
   void WhenAdmitted(NameChange change, Done<void> go);
+  // The same for a thread that may wait, and holds no Operation. It needs no thread of `waiters`, all of which may wait
+  // for what this one is at. kInterrupted: the context has expired.
+  Status WaitUntilAdmitted(const Context& context, NameChange change);
 
   // The inode's content differs from its record now. REQUIRES (unchecked): an Operation is held.
   void AddChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) { at_.files.Add(inode); }
@@ -67,6 +70,13 @@ class SyncRounds {
   };
   // Gets the outcome. Returns false if its caller has given up: then the next one is told instead.
   using Answer = std::function<bool(const Status&)>;
+  // For who waits for all or for what is closed, and would be told that bytes found no room.
+  struct MakeRoom {
+    std::function<uint64_t()> count;  // how often room was made
+    // Runs `then` once room was made after that count, on another thread. False: nobody can make some.
+    std::function<bool(uint64_t count, std::function<void(bool has_made)> then)> then;
+  };
+  void SetMakeRoom(MakeRoom make_room) { make_room_ = std::move(make_room); }  // before any request
   // Calls `answer` when that is done: at once, if it is already.
   void Request(Answer answer, Scope scope = Scope::kAll);
   void Request(Done<void> done, Scope scope = Scope::kAll);  // for a caller that never gives up
@@ -118,6 +128,9 @@ class SyncRounds {
   void Run();
   bool MayRunHere() REQUIRES_LOCK(mutex_);
   void BeginRound() REQUIRES_LOCK(mutex_);  // REQUIRES: !has_runner_
+  // The same answer, but that a lack of room is not told while room can be made: then another round is asked for.
+  Answer OnceThereIsRoom(Answer answer, Scope scope);
+  void RequestOnce(Answer answer, Scope scope);
   // Of the waiters, those that need only what is closed, where there are any; the others are for the next round.
   std::vector<Waiter> TakeEarly(std::vector<Waiter> waiters) EXCLUDES_LOCK(mutex_);
   void RunRound(std::vector<Waiter> waiters);  // REQUIRES (unchecked): this thread called BeginRound
@@ -130,6 +143,7 @@ class SyncRounds {
   void RemoveOrphans();
 
   const Parts at_;
+  MakeRoom make_room_ = {};
   std::atomic<unsigned> interval_ms_;
 
   mutable Mutex mutex_;  // before that of DirtyFiles

@@ -29,7 +29,7 @@ FileSystem::Impl::Impl(const FileSystem::Parts& the_parts, const FsOptions& the_
   };
   hooks.failed = [this](InodeId inode) { error_names->Note(inode); };
   hooks.dropped = [this](InodeId inode, uint64_t bytes) { lost->NoteDropped(inode, bytes); };
-  hooks.no_room = [this] { room->NoteNone(); };
+  hooks.no_room = [this] { return room->NoteNone(); };
   streams = std::make_unique<Streams>(parts.chunks, parts.local_chunks, parts.pool, parts.chunk_params, *workers,
                                       std::move(hooks));
   dirty_files = std::make_unique<DirtyFiles>(parts.chunks, parts.local_chunks, *streams, table);
@@ -48,6 +48,12 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
   room = std::make_unique<Room>(Room::Parts{parts.local_chunks, name_room, *rounds, *collection});
   lost = std::make_unique<LostFiles>(table, parts.names);
   privileges = std::make_unique<Privileges>(parts.names, table, *rounds);
+  trash = std::make_unique<Trash>(Trash::Parts{parts.names, *rounds, options, parts.cluster.has_value()});
+  room->SetTrash(trash.get());
+  rounds->SetMakeRoom(
+      {.count = [this] { return room->emptyings(); },
+       .then = [this](uint64_t count,
+                      std::function<void(bool)> then) { return room->EmptyTrashThen(count, std::move(then)); }});
   waits = std::make_unique<Waits>();
   contents = std::make_unique<Contents>(parts, *records, table, *streams, *rounds, *room, *waiters);
 }
@@ -75,6 +81,7 @@ Services FileSystem::Impl::MakeServices() {
           .privileges = *privileges,
           .lost = *lost,
           .totals = *totals,
+          .trash = *trash,
           .saves = saves,
           .commits = *commits,
           .keeping = keeping,
@@ -111,10 +118,17 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
                                                                            .checker = *checker});
 }
 
+void FileSystem::Impl::StartTrash(std::function<void()> await_removed, std::function<bool()> empties_expired) {
+  trash->Start({.removed = [this](const meta::Attr& attr) { changes->NoteRemoved(attr); },
+                .await_removed = std::move(await_removed),
+                .empties_expired = std::move(empties_expired)});
+}
+
 void FileSystem::Impl::End() {
   if (!waiters) return;
   policies->Stop();
   tickets->Stop();
+  trash->Stop();
   reader->AwaitRunning();
   commits->Stop();
   stop.request_stop();
@@ -162,6 +176,7 @@ Status LocalFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(tickets->FailWhereBytesMayLack());
   local_totals->Start();
   commits->FindRuns();
+  StartTrash([] {}, [] { return true; });
   return {};
 }
 
@@ -282,6 +297,9 @@ Status SharedFileSystem::Start() {
   keeping.AskOthers([this](const Context& context) { return host.OpenElsewhere(context); });
   host.peers().SetOpenHandler([this] { return keeping.OpenPlaces(); });
   shared_files->SetOrphans(member->orphans());
+  room->SetLacksNodes([this] { return host.chunks().LacksNodes(); });
+  StartTrash([this] { member->orphans().AwaitRemoved(Context(stop.get_token())); },
+             [this] { return host.IsFirstUp(); });
   return {};
 }
 

@@ -20,6 +20,7 @@
 #include "fs/shared_files.h"
 #include "fs/shared_renames.h"
 #include "fs/tickets.h"
+#include "fs/trash.h"
 #include "fs/writer.h"
 
 namespace cairnfs::fs {
@@ -55,6 +56,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Waits> waits;
   std::unique_ptr<Contents> contents;
   std::unique_ptr<Totals> totals;
+  std::unique_ptr<Trash> trash;
   Saves saves;
   std::unique_ptr<Commits> commits;
   Keeping keeping{parts.names, table};
@@ -84,6 +86,7 @@ struct FileSystem::Impl {
   // Once all that comes before `changes` is.
   Services MakeServices();
   void MakeThemes(std::unique_ptr<NameChanges> made_changes);
+  void StartTrash(std::function<void()> await_removed, std::function<bool()> empties_expired);  // Trash::Hooks
 };
 
 struct LocalFileSystem final : FileSystem::Impl {

@@ -190,6 +190,16 @@ void Writer::LosePages(const Request& request, const InodePtr& inode, const Erro
   if (counts) at_.contents.LosePages(inode, request.offset, request.data.size);
 }
 
+// What there is for so many bytes. What the trash holds goes once somebody writes: fallocate promises no room, so it
+// makes none.
+uint64_t Writer::AvailableFor(uint64_t bytes) {
+  const uint64_t available = at_.parts.local_chunks.AvailableBytes();
+  if (bytes <= available) return available;
+  const store::StoreStats stats = at_.parts.local_chunks.Stats();
+  const uint64_t stored = stats.segment_bytes - std::min(stats.segment_bytes, stats.free_segment_bytes);
+  return available + at_.trash.BytesStored(at_.totals, stored);
+}
+
 void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done<void> done, const Caller& caller) {
   HandlePtr handle = at_.handles.Find(handle_id);
   if (!handle) return done(MakeError(ErrorCode::kStale, "the file is not open"));
@@ -202,11 +212,11 @@ void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done
   const InodePtr& inode = handle->inode;
   const Kills kills = KillsOf(caller);
   if (Status killed = at_.privileges.Kill(inode, kills, caller); !killed.ok()) return done(killed);
-  const uint64_t available = at_.parts.local_chunks.Stats().available_bytes;
-  auto apply = [this, inode, request, available](Content& content) -> Status {
+  const bool allocates = !request.punch_hole && !request.zero_range;
+  const uint64_t available = allocates ? AvailableFor(request.length) : 0;
+  auto apply = [this, inode, request, allocates, available](Content& content) -> Status {
     inode->mutex.AssertHeld();
     const uint64_t end = request.offset + request.length;
-    const bool allocates = !request.punch_hole && !request.zero_range;
     if (allocates && request.length > available) {
       CAIRNFS_ASSIGN_OR_RETURN(const uint64_t missing, at_.contents.BytesMissingIn(inode, request.offset, end));
       if (missing > available) {

@@ -33,6 +33,7 @@ class Writer {
     HandlePtr handle;  // null: none is open any more
     InodePtr inode;
   };
+  uint64_t AvailableFor(uint64_t bytes);
   void ReserveAndWrite(Request request, const Target& target, Done<size_t> done);
   void Finish(const Request& request, const Target& target, Done<size_t> done);
   // The same for a file without set-id bits and capabilities, which a write would remove.

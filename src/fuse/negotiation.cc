@@ -13,7 +13,8 @@ namespace {
 //  - PARALLEL_DIROPS: look-ups in one directory do not wait for each other.
 //  - CACHE_SYMLINKS: a target never changes.
 //  - EXPORT_SUPPORT: look-ups of "." and ".." in any inode, so that handles of files outlive the kernel's memory of
-//    them. Numbers of inodes are never used again: the generation is 0.
+//    them. Numbers of inodes are never used again: the generation is 0, but of directories that were restored from the
+//    trash, which the kernel has to take for other ones (fs::Inode::generation).
 //  - HANDLE_KILLPRIV_V2: saves a GETXATTR of security.capability before each write. The kernel says which writes,
 //    truncations and opens take set-user-id away; chown always does (docs/decisions/set-id.md).
 // Not wanted, though offered:

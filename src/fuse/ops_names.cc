@@ -94,14 +94,15 @@ void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const c
 void OpUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhenAdmitted(request, fs::NameChange::kRemoves,
                [request, parent, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
-                 ReplyStatus(request, filesystem.names().Unlink(caller.context, InodeId{parent}, name));
+                 ReplyStatus(request, filesystem.names().Unlink(caller.context, InodeId{parent}, name, caller.uid));
                });
 }
 
 void OpRmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhenAdmitted(request, fs::NameChange::kRemoves,
                [request, parent, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
-                 ReplyStatus(request, filesystem.names().Rmdir(caller.context, InodeId{parent}, name));
+                 filesystem.names().Rmdir(InodeId{parent}, name, caller,
+                                          [request](const Status& status) { ReplyStatus(request, status); });
                });
 }
 

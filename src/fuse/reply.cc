@@ -64,6 +64,7 @@ meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old) {
 fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times) {
   fuse_entry_param entry{};
   entry.ino = attr.inode.value;
+  entry.generation = attr.generation;
   entry.attr = StatOf(attr);
   entry.attr_timeout = times.attr_seconds;
   entry.entry_timeout = times.entry_seconds;

@@ -172,8 +172,14 @@ Status Session::Serve(fs::FileSystem& filesystem) {
     MutexLock lock(mutex_);
     running_ = receivers_.size();
   }
+  // What is named past the kernel, which may remember that the name is absent.
+  filesystem.names().TellNames([this](InodeId parent, const std::string& name) {
+    static_cast<void>(fuse_lowlevel_notify_inval_entry(session_, parent.value, name.data(), name.size()));
+    static_cast<void>(fuse_lowlevel_notify_inval_inode(session_, parent.value, -1, 0));  // its times
+  });
   for (auto& receiver : receivers_) receiver->Start();
   WaitForReceivers();
+  filesystem.names().TellNames({});
   for (auto& receiver : receivers_) receiver->Join();
   stop_.request_stop();
   fuse_session_exit(session_);

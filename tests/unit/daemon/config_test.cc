@@ -270,6 +270,7 @@ TEST(ExampleConfig, DocumentsEveryKey) {
   EXPECT_EQ(config.flush_interval_ms, defaults.flush_interval_ms);
   EXPECT_EQ(config.commit_wait_max_ms, defaults.commit_wait_max_ms);
   EXPECT_EQ(config.rename, defaults.rename);
+  EXPECT_EQ(config.trash_ms, defaults.trash_ms);
   EXPECT_EQ(config.collect_after, defaults.collect_after);
   EXPECT_EQ(config.collect_rate, defaults.collect_rate);
   EXPECT_EQ(config.collect_delay_ms, defaults.collect_delay_ms);

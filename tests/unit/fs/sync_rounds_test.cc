@@ -201,6 +201,48 @@ TEST(SyncRounds, ARenameThatIsNotDurableIsTakenBack) {
   EXPECT_TRUE(world.fs->names().Lookup({}, kRootInode, "step").ok());
 }
 
+// Lets changes in once a round has ended.
+class ShutPublisher final : public Publisher {
+ public:
+  void BeginOperation() override {}
+  void EndOperation() override {}
+  Admission Admit(NameChange) const override { return rounds_ == 0 ? Admission::kAfterRound : Admission::kAtOnce; }
+  bool AdmitsWhileFailing(NameChange) const override { return false; }
+  bool HasUnflushedNames() const override { return false; }
+  uint64_t UnwrittenBytes() const override { return 0; }
+  bool MayRunOnCaller() const override { return false; }
+  bool IsDiskFailure(const Error&) const override { return false; }
+  bool is_open() const override { return is_open_; }
+  Status ResolveDoubt() override { return {}; }
+  void Open(DirtyFiles::Which) override { is_open_ = true; }
+  Status Finish(const Round&) override {
+    is_open_ = false;
+    rounds_++;
+    return {};
+  }
+  void Stop() override {}
+
+ private:
+  std::atomic<int> rounds_{0};
+  std::atomic<bool> is_open_{false};
+};
+
+// All threads that wait for rounds may wait for one that asks to be let in: it must not need any of them.
+TEST(SyncRounds, WhoWaitsToBeLetInNeedsNoOtherThread) {
+  World world;
+  TaskQueue workers("worker", 1), waiters("waiter", 1);
+  InodeTable table([](const InodePtr&) {});
+  Streams streams(*world.chunks, *world.chunks, *world.pool, world.params, workers, {});
+  DirtyFiles files(*world.chunks, streams, table);
+  ShutPublisher publisher;
+  SyncRounds rounds({*world.names, files, publisher, waiters}, {.interval_ms = 600'000});
+  std::promise<void> let_in;
+  waiters.Post([&] { let_in.get_future().wait(); });
+  EXPECT_TRUE(rounds.WaitUntilAdmitted({}, NameChange::kRemoves).ok());
+  let_in.set_value();
+  EXPECT_TRUE(rounds.Stop().ok());
+}
+
 // A world with files "old" and "new", whose renames wait; rounds run when they are asked for.
 class DurableFileRename : public testing::Test {
  protected:

@@ -1,0 +1,98 @@
+// Restoring from the trash: a name for what has none, by the rights of a rename.
+#include <sys/stat.h>
+
+#include <future>
+#include <mutex>
+#include <shared_mutex>
+
+#include "base/log.h"
+#include "base/utc_text.h"
+#include "cairnfs/cairnfs.h"
+#include "fs/names.h"
+#include "fs/permissions.h"
+#include "retention/values.h"
+
+namespace cairnfs::fs {
+namespace {
+
+// For an error that says what would be right.
+Error AboutPlace(const Error& why, const TrashItem& item, bool is_own_place) {
+  Error error = why;
+  const std::string instead = ": cairnfs trash restore " + std::to_string(item.entry.parts.inode.value) + " TO";
+  if (why.code == ErrorCode::kAlreadyExists) {
+    error.message = "its place is taken by now; give it another name" + instead;
+  } else if (why.code == ErrorCode::kNotFound && is_own_place) {
+    error.message = "the directory it lay in (inode " + std::to_string(item.entry.record.parent.value) +
+                    ") is removed; restore that first, if the trash has it, or give another place" + instead;
+  }
+  return error.WithContext("'" + item.path + "'");
+}
+
+// Waits for an answer that comes on another thread.
+template <typename Start>
+Status Await(Start start) {
+  std::promise<Status> answer;
+  start([&](const Status& status) { answer.set_value(status); });
+  return answer.get_future().get();
+}
+
+}  // namespace
+
+void Names::TellNames(NameTold tell) {
+  const std::unique_lock lock(told_);
+  tell_ = std::move(tell);
+}
+
+Status Names::RestoreAdmitted(const Context& context, const meta::RestoreParams& params) {
+  {
+    SyncRounds::Operation operation(at_.rounds);
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr restored, at_.parts.names.Restore(context, params));
+    at_.trash.NoteRestored(params.entry);
+    if (const InodePtr inode = at_.table.Find(restored.inode)) inode->directory = params.to_parent.value;
+  }
+  {
+    const std::shared_lock lock(told_);
+    if (tell_) tell_(params.to_parent, params.to_name);
+  }
+  const Status durable = Await([&](Done<void> done) { changes_.SyncNames(std::move(done)); });
+  if (durable.ok()) return {};
+  return MakeError(ErrorCode::kUnavailable, "it is restored, and not durable yet: " + durable.error().message);
+}
+
+Result<std::string> Names::Restore(const Context& context, const Credentials& caller, InodeId id,
+                                   const std::optional<Place>& place) {
+  CAIRNFS_RETURN_IF_ERROR(at_.trash.CheckMayChange());
+  CAIRNFS_ASSIGN_OR_RETURN(const TrashItem item, at_.trash.Find(context, caller, id));
+  meta::RestoreParams params{.entry = item.entry,
+                             .to_parent = place ? place->parent : item.entry.record.parent,
+                             .to_name = place ? place->name : item.entry.record.name,
+                             .uid = caller.uid};
+  if (retention::IsGoingName(params.to_name)) {
+    return MakeError(ErrorCode::kInvalidArgument, "names of what retention removes are no place to restore to");
+  }
+  const auto about = [&](const Error& why) { return AboutPlace(why, item, !place); };
+  const Status allowed = CheckMayName(context, at_.parts.names, caller, id, params.to_parent);
+  if (!allowed.ok()) return about(allowed.error());
+  if (item.entry.record.by_retention && item.entry.record.type == S_IFDIR) {
+    Timestamp until = Clock::WallTime();
+    until.seconds += std::chrono::seconds(kRetentionTrash).count();
+    params.attributes.emplace_back(CAIRNFS_XATTR_HELD_UNTIL, retention::HeldUntilText(until));
+  }
+  Caller by;
+  by.uid = caller.uid;
+  by.gid = caller.gid;
+  by.context = context;
+  const Status admitted = Await([&](Done<void> go) { changes_.WhenAdmitted(NameChange::kMakes, by, std::move(go)); });
+  if (!admitted.ok()) return admitted.error();
+  const Status covered = Await([&](Done<void> go) { at_.copies.WhenCovered(id, params.to_parent, by, std::move(go)); });
+  if (!covered.ok()) return covered.error();
+  const Status restored = RestoreAdmitted(context, params);
+  if (!restored.ok()) return about(restored.error());
+  spdlog::info("'{}' (inode {}) is restored from the trash for uid {}", item.path, id.value, caller.uid);
+  if (MayListAbove(context, at_.parts.names, caller, params.to_parent)) {
+    return at_.parts.names.PathOf(context, params.to_parent, params.to_name);
+  }
+  return "#" + std::to_string(params.to_parent.value) + "/" + params.to_name;
+}
+
+}  // namespace cairnfs::fs
