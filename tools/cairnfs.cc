@@ -17,6 +17,7 @@
 #include "daemon/exit_codes.h"
 #include "metadata_commands.h"
 #include "stop_commands.h"
+#include "trash_commands.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -224,6 +225,26 @@ void AddMetadata(CLI::App& app, MetadataCommand& command, int& exit_code) {
     one->add_flag("--json", command.json, "print JSON");
 }
 
+void AddTrash(CLI::App& app, TrashCommand& command, int& exit_code) {
+  auto* trash = app.add_subcommand("trash", "what was removed and can be restored");
+  trash->require_subcommand(1);
+  constexpr const char* kWhich = "which: its number, as trash ls lists it";
+  auto* ls = trash->add_subcommand("ls", "list what you may restore, the oldest first");
+  AddTarget(*ls, command.target);
+  ls->callback([&] { exit_code = RunTrashList(command); });
+  auto* restore = trash->add_subcommand("restore", "give it its name back, or another one");
+  restore->add_option("ID", command.id, kWhich)->required()->check(NotEmpty());
+  restore->add_option("TO", command.to, "its new path (default: where it lay)")->check(NotEmpty());
+  restore->add_option("--mount", command.target.path, "the mount point, where there are several and no TO")
+      ->check(NotEmpty());
+  restore->callback([&] { exit_code = RunTrashRestore(command); });
+  auto* empty = trash->add_subcommand("empty", "remove all of it for good, or one entry");
+  AddTarget(*empty, command.target);
+  empty->add_option("--id", command.id, kWhich)->check(NotEmpty());
+  empty->callback([&] { exit_code = RunTrashEmpty(command); });
+  for (CLI::App* one : {ls, restore, empty}) one->add_flag("--json", command.json, "print JSON");
+}
+
 // These too live as long as the parser refers to them.
 struct MountCommands {
   MountCommand mount;
@@ -351,6 +372,8 @@ int Main(int argc, char** argv) {
   AddNode(app, cluster, exit_code);
   MetadataCommand metadata;
   AddMetadata(app, metadata, exit_code);
+  TrashCommand trash;
+  AddTrash(app, trash, exit_code);
 
   app.add_subcommand("version", "print the version")->callback([] {
     std::cout << "cairnfs " CAIRNFS_VERSION << std::endl;

@@ -17,6 +17,7 @@ nlohmann::ordered_json ValueIn(const Message& message, const FieldDescriptor& fi
     case FieldDescriptor::CPPTYPE_BOOL: return reflection.GetBool(message, &field);
     case FieldDescriptor::CPPTYPE_UINT32: return reflection.GetUInt32(message, &field);
     case FieldDescriptor::CPPTYPE_UINT64: return reflection.GetUInt64(message, &field);
+    case FieldDescriptor::CPPTYPE_INT64: return reflection.GetInt64(message, &field);
     case FieldDescriptor::CPPTYPE_DOUBLE: return reflection.GetDouble(message, &field);
     case FieldDescriptor::CPPTYPE_MESSAGE: return FieldsOf(reflection.GetMessage(message, &field));
     default: return reflection.GetString(message, &field);

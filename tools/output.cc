@@ -77,6 +77,10 @@ std::string SpaceText(const control::StatusReply& status) {
                                       FormatSize(space.dead_bytes()), FormatSize(space.free_segment_bytes())));
   if (is_alone) text += Line("dedup ratio", fmt::format("{:.2f}", DedupRatio(space)));
   text += Line("available", FormatSize(space.available_bytes()));
+  if (space.trash_entries() > 0) {
+    text += Line("trash", fmt::format("{} in {} {}, which counts as free", FormatSize(space.trash_bytes()),
+                                      space.trash_entries(), space.trash_entries() == 1 ? "entry" : "entries"));
+  }
   if (space.has_metadata_room_bytes()) text += Line("names", RoomForNamesText(space.metadata_room_bytes()));
   return text;
 }

@@ -109,7 +109,7 @@ enum cairnfs_exit_code {
   CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
   /* The data directory is damaged, or of a newer format. */
   CAIRNFS_EXIT_CORRUPT = 7,
-  /* `latest` found no whole checkpoint, `retain` no policy, `commit --wait` no such ticket. */
+  /* `latest` found no whole checkpoint, `retain` no policy, `commit --wait` no such ticket, `trash` no such entry. */
   CAIRNFS_EXIT_NONE = 8,
   /* The time of `umount --deadline` or `stop_deadline` was up before everything was durable. */
   CAIRNFS_EXIT_LOST = 9

@@ -99,6 +99,17 @@ class Client::Impl {
     return {};
   }
 
+  // One that every user may make; it takes as long as it takes.
+  template <typename Reply, typename Request, typename Method>
+  Result<Reply> AskForAnybody(Method method, const Request& request) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubForRanks());
+    grpc::ClientContext context;
+    Reply reply;
+    const grpc::Status status = (stub.get()->*method)(&context, request, &reply);
+    if (!status.ok()) return ErrorOf(status);
+    return reply;
+  }
+
   // The same for one that is answered within a minute.
   template <typename Reply, typename Request, typename Method>
   Result<Reply> Ask(Method method, const Request& request) {
@@ -307,6 +318,28 @@ Result<AwaitTicketReply> Client::AwaitTicket(const AwaitTicketRequest& request) 
   const grpc::Status status = stub->AwaitTicket(&context, request, &reply);
   if (!status.ok()) return ErrorOf(status);
   return reply;
+}
+
+Status Client::TrashList(const std::function<void(const TrashEntry&)>& tell) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, impl_->StubForRanks());
+  TrashListRequest request;
+  do {
+    grpc::ClientContext context;
+    TrashListReply reply;
+    const grpc::Status status = stub->TrashList(&context, request, &reply);
+    if (!status.ok()) return ErrorOf(status);
+    for (const TrashEntry& entry : reply.entries()) tell(entry);
+    request.set_after(reply.next());
+  } while (!request.after().empty());
+  return {};
+}
+
+Result<TrashRestoreReply> Client::TrashRestore(const TrashRestoreRequest& request) {
+  return impl_->AskForAnybody<TrashRestoreReply>(&Control::Stub::TrashRestore, request);
+}
+
+Result<TrashEmptyReply> Client::TrashEmpty(const TrashEmptyRequest& request) {
+  return impl_->AskForAnybody<TrashEmptyReply>(&Control::Stub::TrashEmpty, request);
 }
 
 Status Client::Commit(const GateCall& call, const std::function<Status()>& rename) {

@@ -66,6 +66,10 @@ class Client {
   Result<HoldsReply> Holds();
   Status ReleaseHold(uint64_t id);  // kNotFound
   Status PausePolicies();           // for who is about to unmount
+  // What the caller may see of the trash, the oldest first; each page is handed on as it comes.
+  Status TrashList(const std::function<void(const TrashEntry&)>& tell);
+  Result<TrashRestoreReply> TrashRestore(const TrashRestoreRequest& request);
+  Result<TrashEmptyReply> TrashEmpty(const TrashEmptyRequest& request);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
   // A ticket for a commit that is made later. Blocks while another of the caller's is under way, as the request says.

@@ -1,5 +1,7 @@
 #include "control/convert.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 namespace cairnfs::control {
@@ -57,6 +59,8 @@ void ToMessage(const fs::FsStatus& status, StatusReply& reply) {
   ToMessage(status.store, space, activity);
   space.set_logical_bytes(status.logical_bytes);
   space.set_inode_count(status.inode_count);
+  space.set_trash_entries(status.trash_entries);
+  space.set_trash_bytes(status.trash_bytes);
   if (status.metadata_room_bytes) space.set_metadata_room_bytes(*status.metadata_room_bytes);
   if (status.live) {
     Live& live = *space.mutable_live();
@@ -127,6 +131,26 @@ void ToMessage(const fs::CheckReport& report, CheckReply& reply) {
   reply.set_repaired_count(report.repaired_count);
   reply.mutable_damaged_files()->Assign(report.damaged_files.begin(), report.damaged_files.end());
   reply.set_damaged_file_count(report.damaged_file_count);
+}
+
+static const char* TypeName(uint32_t type) {
+  if (type == S_IFREG) return "file";
+  if (type == S_IFDIR) return "directory";
+  return type == S_IFLNK ? "symlink" : "special";
+}
+
+void ToMessage(const fs::TrashItem& item, TrashEntry& message) {
+  const meta::TrashRecord& record = item.entry.record;
+  message.set_id(item.entry.parts.inode.value);
+  message.set_path(item.path);
+  message.set_type(TypeName(record.type));
+  message.set_owner(record.owner);
+  message.set_removed_by(record.removed_by);
+  message.set_by_retention(record.by_retention);
+  message.set_removed_seconds(meta::TimeOfTrashKey(item.entry.parts).seconds);
+  message.set_expires_seconds(record.expires.seconds);
+  message.set_files(record.files);
+  message.set_bytes(record.bytes);
 }
 
 void ToMessage(const GateCall& call, CommitArrival& arrival) {

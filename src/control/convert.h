@@ -6,6 +6,7 @@
 #include "control/rank_gate.h"
 #include "fs/filesystem.h"
 #include "fs/runs.h"
+#include "fs/trash.h"
 #include "fs/unsaved.h"
 
 namespace cairnfs::control {
@@ -19,6 +20,7 @@ void ToMessage(const fs::MetadataOwner& owner, MetadataOwner& message);
 void ToMessage(const fs::CollectionStatus& status, GcProgress& progress);
 void ToMessage(const fs::CheckProgress& at, CheckProgress& progress);
 void ToMessage(const fs::CheckReport& report, CheckReply& reply);
+void ToMessage(const fs::TrashItem& item, TrashEntry& message);
 void ToMessage(const GateCall& call, CommitArrival& arrival);
 GateCall FromMessage(const CommitArrival& arrival);
 

@@ -19,6 +19,7 @@
 #include "control/user_shares.h"
 #include "fs/names.h"
 #include "fs/tickets.h"
+#include "fs/trash.h"
 #include "rpc/status.h"
 
 namespace cairnfs::control {
@@ -160,7 +161,55 @@ class RankCalls final : public Control::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status TrashList(grpc::ServerContext* context, const TrashListRequest* request,
+                         TrashListReply* reply) override {
+    return ForTrash(*context, [&](const fs::Credentials& caller, const Context& wanted) -> cairnfs::Status {
+      CAIRNFS_ASSIGN_OR_RETURN(const auto page, at_.filesystem.trash().List(wanted, caller, request->after()));
+      for (const fs::TrashItem& item : page.items) ToMessage(item, *reply->add_entries());
+      reply->set_next(page.next);
+      return {};
+    });
+  }
+
+  grpc::Status TrashRestore(grpc::ServerContext* context, const TrashRestoreRequest* request,
+                            TrashRestoreReply* reply) override {
+    return ForTrash(*context, [&](const fs::Credentials& caller, const Context& wanted) -> cairnfs::Status {
+      std::optional<fs::Names::Place> place;
+      if (request->to_parent() != 0) place = {InodeId{request->to_parent()}, request->to_name()};
+      CAIRNFS_ASSIGN_OR_RETURN(const std::string path,
+                               at_.filesystem.names().Restore(wanted, caller, InodeId{request->id()}, place));
+      reply->set_path(path);
+      return {};
+    });
+  }
+
+  grpc::Status TrashEmpty(grpc::ServerContext* context, const TrashEmptyRequest* request,
+                          TrashEmptyReply* reply) override {
+    return ForTrash(*context, [&](const fs::Credentials& caller, const Context& wanted) -> cairnfs::Status {
+      std::optional<InodeId> id;
+      if (request->id() != 0) id = InodeId{request->id()};
+      CAIRNFS_ASSIGN_OR_RETURN(const auto emptied, at_.filesystem.trash().Empty(wanted, caller, id));
+      reply->set_entries(emptied.entries);
+      reply->set_bytes(emptied.bytes);
+      return {};
+    });
+  }
+
  private:
+  // A call about the trash, of which each user has as many at once as of those that wait.
+  grpc::Status ForTrash(const grpc::ServerContext& context,
+                        const std::function<cairnfs::Status(const fs::Credentials&, const Context&)>& answer) {
+    const auto caller = CallerOf(context);
+    if (!caller.ok()) return rpc::ToGrpc(caller.error());
+    const Place place(waits_, caller->uid);
+    if (!place.is_taken) {
+      return rpc::ToGrpc(MakeError(ErrorCode::kBusy, "too many calls of cairnfs wait and cairnfs trash at once"));
+    }
+    const CallWatch::Call running(at_.calls, context);
+    const cairnfs::Status answered = answer(*caller, running.wanted());
+    return answered.ok() ? grpc::Status::OK : rpc::ToGrpc(answered.error());
+  }
+
   static Error TooMany(const std::string& what, unsigned places) {
     return MakeError(ErrorCode::kBusy, fmt::format("no more than {} {} of a user on a host are answered at the same "
                                                    "time, and fewer while other users call",

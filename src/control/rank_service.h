@@ -1,6 +1,6 @@
 // RankService: what every user of this host may ask of the daemon, over a socket of its own beside the control socket:
-// to commit with other ranks or later, and to wait until something is durable. A call is judged by the rights of its
-// caller.
+// to commit with other ranks or later, to wait until something is durable, and what is about the trash. A call is
+// judged by the rights of its caller.
 #pragma once
 
 #include <chrono>

@@ -63,8 +63,8 @@ class Numbers {
 
 void FillOneHost(StatusReply& status, Numbers& numbers) {
   Space& space = *status.mutable_space();
-  for (const char* name :
-       {"logical_bytes", "unique_bytes", "on_disk_bytes", "free_segment_bytes", "dead_bytes", "available_bytes"}) {
+  for (const char* name : {"logical_bytes", "unique_bytes", "on_disk_bytes", "free_segment_bytes", "dead_bytes",
+                           "available_bytes", "trash_entries", "trash_bytes"}) {
     numbers.Gauge(space, name);
   }
   numbers.Gauge(space, "inode_count", "inodes");
