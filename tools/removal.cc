@@ -42,6 +42,10 @@ int RenameNew(const std::string& from, const std::string& to) {
   return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
 }
 
+// Of rmdir(2) of a name of retention's: directories in it are other users', or its removal had begun, so it is to be
+// removed entry by entry. After any other failure it must not be: the trash may have it the next time.
+bool HasOthers(int failure) { return failure == ENOTEMPTY; }
+
 // Removes trees. What is gone already is no error.
 class TreeRemoval {
  public:
@@ -67,9 +71,26 @@ class TreeRemoval {
       const std::string name = entry->d_name;
       if (IsDots(name) || MatchesAny(keep_inside_, name)) continue;
       if (!keep_inside_.empty() && !IsInode(name_, inode_)) return {};
-      CAIRNFS_RETURN_IF_ERROR(RemoveEntry(dirfd(directory), name, name_ + "/" + name, 1));
+      CAIRNFS_RETURN_IF_ERROR(RemoveTop(dirfd(directory), name));
     }
     return errno == 0 ? Status() : Status(ErrnoError(errno, "cannot list " + name_));
+  }
+
+  // Beside what stays, each goes to the trash as a whole, as the checkpoint else does: under a name of retention's.
+  Status RemoveTop(int directory, const std::string& name) const {
+    if (keep_inside_.empty()) return RemoveEntry(directory, name, name_ + "/" + name, 1);
+    const std::string going = retention::IsGoingName(name) ? name : DrawGoingName(name);
+    const auto failed = [&] { return ErrnoError(errno, fmt::format("cannot move {}/{} to the trash", name_, name)); };
+    if (going != name && renameat2(directory, name.c_str(), directory, going.c_str(), RENAME_NOREPLACE) != 0) {
+      return errno == ENOENT ? Status() : Status(failed());
+    }
+    if (unlinkat(directory, going.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return {};
+    const bool is_file = errno == ENOTDIR;  // whose unlink moves it there
+    if (is_file || HasOthers(errno)) return RemoveEntry(directory, going, name_ + "/" + going, 1);
+    const Error error = failed();
+    if (going != name)
+      static_cast<void>(renameat2(directory, going.c_str(), directory, name.c_str(), RENAME_NOREPLACE));
+    return error;
   }
 
   Status Finish(DIR* directory) const {
@@ -179,6 +200,18 @@ std::string Removal::WhyItStays(const std::string& name) const {
   return retention::WhyItStays(ReadProtectionAndOpen(name, own_opens_), Clock::WallTime()).value_or("");
 }
 
+// To a directory with this name rmdir(2) does that, in one step, and refuses it of one that was pinned or held. Not
+// removed, and no reason why: it has to be removed entry by entry, as something stays inside, or directories in it are
+// other users'.
+Result<Removal::Outcome> Removal::MoveToTrash(const std::string& going) const {
+  if (!keep_inside_.empty()) return Outcome{};
+  if (rmdir(going.c_str()) == 0) return Outcome{.removed = true};
+  if (errno == EBUSY) return Outcome{false, kKept};
+  if (errno == ENOENT) return Outcome{false, "somebody has given it its name back"};
+  if (HasOthers(errno)) return Outcome{};
+  return ErrnoError(errno, "it cannot be moved to the trash, and stays");
+}
+
 // Why it stays; empty: from now on it goes, whatever happens. The daemon sets the mark only while it has that name, and
 // then it keeps it.
 std::string Removal::BeginRemoval(const std::string& going, uint64_t inode) const {
@@ -209,9 +242,16 @@ Result<Removal::Outcome> Removal::Remove(const std::string& name, uint64_t inode
     return ErrnoError(errno, fmt::format("cannot rename {} in order to remove it", name));
   }
   std::string why = IsInode(going, inode) ? WhyItStays(going) : kReplaced;
+  std::optional<Error> failure;
   if (why.empty() && also_asks) {
     why = also_asks(going);
     if (why.empty()) why = WhyItStays(going);  // that may have taken long
+  }
+  if (why.empty()) {
+    const auto in_trash = MoveToTrash(going);
+    if (in_trash.ok() && in_trash->removed) return *in_trash;
+    if (!in_trash.ok()) failure = in_trash.error();
+    why = failure ? failure->message : in_trash->why_not;
   }
   if (why.empty()) why = BeginRemoval(going, inode);
   if (why.empty()) {
@@ -219,7 +259,10 @@ Result<Removal::Outcome> Removal::Remove(const std::string& name, uint64_t inode
     if (removed.ok()) return Outcome{.removed = true};
     return removed.error().WithContext(fmt::format("{} is now {} and not all removed", name, going));
   }
-  if (RenameNew(going, name) == 0 || errno == ENOENT) return Outcome{false, std::move(why)};
+  if (RenameNew(going, name) == 0 || errno == ENOENT) {
+    if (failure) return failure->WithContext(name);
+    return Outcome{false, std::move(why)};
+  }
   return ErrnoError(errno, fmt::format("{} stays ({}), and is now {}: it cannot be renamed back", name, why, going));
 }
 

@@ -39,6 +39,7 @@ class Removal {
   Result<Outcome> Remove(const std::string& name, uint64_t inode, const WhyItStaysToo& also_asks = {}) const;
 
  private:
+  Result<Outcome> MoveToTrash(const std::string& going) const;
   std::string BeginRemoval(const std::string& going, uint64_t inode) const;
   // Why it stays; empty: it may go.
   std::string WhyItStays(const std::string& name) const;
