@@ -233,7 +233,7 @@ TEST(SyncRounds, WhoWaitsToBeLetInNeedsNoOtherThread) {
   TaskQueue workers("worker", 1), waiters("waiter", 1);
   InodeTable table([](const InodePtr&) {});
   Streams streams(*world.chunks, *world.chunks, *world.pool, world.params, workers, {});
-  DirtyFiles files(*world.chunks, streams, table);
+  DirtyFiles files(*world.chunks, *world.chunks, streams, table);
   ShutPublisher publisher;
   SyncRounds rounds({*world.names, files, publisher, waiters}, {.interval_ms = 600'000});
   std::promise<void> let_in;
