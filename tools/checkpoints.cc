@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <set>
 
-#include "base/coding.h"
 #include "cairnfs/cairnfs.h"
+#include "retention/file_format.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -22,14 +22,6 @@ namespace stdfs = std::filesystem;
 
 constexpr size_t kReadBytes = 1 << 20;
 constexpr size_t kCommitBytesMax = 64 * 1024;
-// The end record of a zip file: 22 bytes and a comment (APPNOTE.TXT 4.3.16).
-constexpr size_t kZipEndBytes = 22, kZipCommentBytesMax = 65535;
-constexpr std::string_view kZipEndMagic("PK\5\6", 4);
-constexpr std::string_view kZipMagic("PK\3\4", 4);
-// https://huggingface.co/docs/safetensors: u64 length of the header, the header in JSON, the bytes of the tensors.
-constexpr size_t kSafetensorsLengthBytes = 8;
-constexpr uint64_t kSafetensorsHeaderMax = 100'000'000;
-
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
@@ -57,40 +49,6 @@ Result<std::string> ReadAt(int file, uint64_t offset, size_t size) {
   return bytes;
 }
 
-std::optional<std::string> WhyNoZip(int file, uint64_t size) {
-  const size_t tail_bytes = std::min<uint64_t>(size, kZipEndBytes + kZipCommentBytesMax);
-  const auto tail = ReadAt(file, size - tail_bytes, tail_bytes);
-  if (!tail.ok()) return tail.error().message;
-  if (tail->rfind(kZipEndMagic) != std::string::npos) return std::nullopt;
-  return "it begins as a zip file, and its directory at the end is missing: it is cut short";
-}
-
-std::optional<std::string> WhyNoSafetensors(int file, uint64_t size) {
-  const auto length = ReadAt(file, 0, kSafetensorsLengthBytes);
-  if (!length.ok()) return length.error().message;
-  if (length->size() < kSafetensorsLengthBytes) return "it is shorter than the length of a safetensors header";
-  const uint64_t header_bytes = Decoder(*length).U64();
-  if (header_bytes > kSafetensorsHeaderMax) return "its safetensors header would have more than 100 MB";
-  if (header_bytes > size - kSafetensorsLengthBytes)
-    return "it is shorter than its safetensors header: it is cut short";
-  const auto header = ReadAt(file, kSafetensorsLengthBytes, header_bytes);
-  if (!header.ok()) return header.error().message;
-  const auto json = nlohmann::json::parse(*header, nullptr, false);
-  if (!json.is_object()) return "its safetensors header is no JSON";
-  uint64_t end = 0;
-  for (const auto& [name, tensor] : json.items()) {
-    if (name == "__metadata__") continue;
-    const auto offsets = tensor.is_object() ? tensor.find("data_offsets") : tensor.end();
-    const bool is_pair = tensor.is_object() && offsets != tensor.end() && offsets->is_array() && offsets->size() == 2 &&
-                         (*offsets)[1].is_number_unsigned();
-    if (!is_pair) return fmt::format("its safetensors header does not say where tensor '{}' lies", name);
-    end = std::max(end, (*offsets)[1].get<uint64_t>());
-  }
-  const uint64_t held = size - kSafetensorsLengthBytes - header_bytes;
-  if (held >= end) return std::nullopt;
-  return fmt::format("its tensors have {} bytes, and {} are there: it is cut short", end, held);
-}
-
 std::optional<std::string> WhyUnreadable(int file) {
   std::string buffer(kReadBytes, '\0');
   for (;;) {
@@ -106,14 +64,8 @@ std::optional<std::string> WhyFileNotWhole(const std::string& path, Depth depth)
   struct stat info = {};
   if (fstat(file.number(), &info) != 0) return ErrnoError(errno, "it cannot be looked at").message;
   const auto size = static_cast<uint64_t>(info.st_size);
-  std::optional<std::string> why;
-  if (path.ends_with(".safetensors")) {
-    why = WhyNoSafetensors(file.number(), size);
-  } else if (const auto begin = ReadAt(file.number(), 0, kZipMagic.size()); !begin.ok()) {
-    why = begin.error().message;
-  } else if (*begin == kZipMagic) {
-    why = WhyNoZip(file.number(), size);
-  }
+  const auto read = [&](uint64_t offset, size_t bytes) { return ReadAt(file.number(), offset, bytes); };
+  std::optional<std::string> why = retention::WhyCutShort(path, size, read);
   if (!why && depth == Depth::kAllBytes) why = WhyUnreadable(file.number());
   return why;
 }
