@@ -23,6 +23,7 @@
 #include "keep_commands.h"
 #include "keeping.h"
 #include "output.h"
+#include "whole_checkpoint.h"
 
 namespace cairnfs::tools {
 namespace {

@@ -1,88 +1,22 @@
 #include "checkpoints.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <set>
 
 #include "cairnfs/cairnfs.h"
-#include "retention/file_format.h"
 
 namespace cairnfs::tools {
 namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr size_t kReadBytes = 1 << 20;
 constexpr size_t kCommitBytesMax = 64 * 1024;
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
-
-Result<std::string> ReadAt(int file, uint64_t offset, size_t size) {
-  std::string bytes(size, '\0');
-  size_t done = 0;
-  while (done < size) {
-    const ssize_t got = pread(file, bytes.data() + done, size - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ErrnoError(errno, "it cannot be read");
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
-  }
-  bytes.resize(done);
-  return bytes;
-}
-
-std::optional<std::string> WhyUnreadable(int file) {
-  std::string buffer(kReadBytes, '\0');
-  for (;;) {
-    const ssize_t got = read(file, buffer.data(), buffer.size());
-    if (got == 0) return std::nullopt;
-    if (got < 0 && errno != EINTR) return ErrnoError(errno, "it cannot be read").message;
-  }
-}
-
-std::optional<std::string> WhyFileNotWhole(const std::string& path, Depth depth) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.number() < 0) return ErrnoError(errno, "it cannot be opened").message;
-  struct stat info = {};
-  if (fstat(file.number(), &info) != 0) return ErrnoError(errno, "it cannot be looked at").message;
-  const auto size = static_cast<uint64_t>(info.st_size);
-  const auto read = [&](uint64_t offset, size_t bytes) { return ReadAt(file.number(), offset, bytes); };
-  std::optional<std::string> why = retention::WhyCutShort(path, size, read);
-  if (!why && depth == Depth::kAllBytes) why = WhyUnreadable(file.number());
-  return why;
-}
-
-// What is missing beside the files of one directory.
-std::optional<std::string> WhyIncomplete(const std::set<std::string>& names) {
-  bool has_shard = false;
-  for (const std::string& name : names) {
-    has_shard = has_shard || name.ends_with(".distcp");
-    const size_t data = name.find(".data-");
-    if (data == std::string::npos || name.find("-of-", data) == std::string::npos) continue;
-    const std::string index = name.substr(0, data) + ".index";
-    if (!names.contains(index)) return fmt::format("{} is missing, which TensorFlow writes last", index);
-  }
-  if (has_shard && !names.contains(".metadata")) return ".metadata is missing, which torch.distributed writes last";
-  return std::nullopt;
-}
 
 double SecondsOf(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -172,33 +106,6 @@ Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepP
   std::sort(list.checkpoints.begin(), list.checkpoints.end(),
             [](const Checkpoint& left, const Checkpoint& right) { return left.name < right.name; });
   return list;
-}
-
-std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth) {
-  char durability[16] = {};
-  const ssize_t size = lgetxattr(path.c_str(), CAIRNFS_XATTR_DURABILITY, durability, sizeof durability - 1);
-  const std::string_view is(durability, size > 0 ? static_cast<size_t>(size) : 0);
-  if (is == CAIRNFS_DURABILITY_LOST) return "bytes of it are lost";
-  std::error_code failed;
-  std::vector<stdfs::path> directories{path};
-  while (!directories.empty()) {
-    const stdfs::path directory = std::move(directories.back());
-    directories.pop_back();
-    std::set<std::string> names;
-    stdfs::directory_iterator entries(directory, failed);
-    for (; !failed && entries != stdfs::directory_iterator(); entries.increment(failed)) {
-      names.insert(entries->path().filename().string());
-      const auto type = entries->symlink_status(failed).type();
-      if (type == stdfs::file_type::directory) directories.push_back(entries->path());
-      if (failed || type != stdfs::file_type::regular) continue;
-      if (auto why = WhyFileNotWhole(entries->path().string(), depth)) {
-        return fmt::format("{}: {}", entries->path().lexically_relative(path).string(), *why);
-      }
-    }
-    if (failed) return fmt::format("{} cannot be listed: {}", directory.string(), failed.message());
-    if (auto why = WhyIncomplete(names)) return why;
-  }
-  return std::nullopt;
 }
 
 }  // namespace cairnfs::tools

@@ -48,11 +48,4 @@ Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepP
 // The attribute of one directory; nullopt: it has none, or this is no CairnFS.
 Result<std::optional<nlohmann::ordered_json>> ReadCommit(const std::string& path);
 
-enum class Depth {
-  kFormats,   // reads the ends of files, where their format says whether they are whole
-  kAllBytes,  // reads everything
-};
-// Why the checkpoint cannot be loaded, as far as can be told; nullopt: nothing is wrong.
-std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth);
-
 }  // namespace cairnfs::tools

@@ -17,6 +17,7 @@
 #include "retention/abandoned.h"
 #include "retention/judge.h"
 #include "temporaries.h"
+#include "whole_checkpoint.h"
 
 namespace cairnfs::tools {
 namespace {

@@ -1,6 +1,7 @@
 #include "retention/file_format.h"
 
 #include <algorithm>
+#include <array>
 #include <istream>
 #include <nlohmann/json.hpp>
 #include <streambuf>
@@ -10,21 +11,74 @@
 namespace cairnfs::retention {
 namespace {
 
-// The end record of a zip file: 22 bytes and a comment (APPNOTE.TXT 4.3.16).
+// The end of a zip file (APPNOTE.TXT 4.3): its directory; in one of zip64 another record and what leads to that; the
+// end record, and a comment of up to 64 KiB. All lie side by side.
 constexpr size_t kZipEndBytes = 22, kZipCommentBytesMax = 65535;
-constexpr std::string_view kZipEndMagic("PK\5\6", 4);
-constexpr std::string_view kZipMagic("PK\3\4", 4);
+constexpr size_t kZip64EndBytes = 56, kZip64LocatorBytes = 20;
+constexpr std::string_view kZipMagic("PK\3\4", 4), kZipDirectoryMagic("PK\1\2", 4), kZipEndMagic("PK\5\6", 4);
+constexpr std::string_view kZip64EndMagic("PK\6\6", 4), kZip64LocatorMagic("PK\6\7", 4);
+// Files with such names are zip files or pickles, of which none is shorter or begins with zeros.
+constexpr std::array<std::string_view, 5> kSavedNames = {".pt", ".pth", ".ckpt", ".npz", ".keras"};
+constexpr std::string_view kZeros("\0\0\0\0", 4);
 // https://huggingface.co/docs/safetensors: u64 length of the header, the header in JSON, the bytes of the tensors.
 constexpr size_t kSafetensorsLengthBytes = 8;
 constexpr uint64_t kSafetensorsHeaderMax = 100'000'000;
 constexpr std::string_view kMetadata = "__metadata__";
 
+// The last bytes of a file.
+struct Tail {
+  std::string bytes;
+  uint64_t begin = 0;  // where they begin in the file
+
+  bool Has(size_t at, std::string_view magic) const { return bytes.compare(at, magic.size(), magic) == 0; }
+  Decoder From(size_t at) const { return Decoder(std::string_view(bytes).substr(at)); }
+};
+
+struct ZipDirectory {
+  uint64_t size = 0, offset = 0;
+  bool EndsAt(uint64_t end) const { return size <= end && offset == end - size; }
+};
+
+// The directory that the end record at `at` names. nullopt: it is no whole end record, or the directory does not lie
+// right before it, as that of a zip file that is stored in this one does not.
+std::optional<ZipDirectory> DirectoryOf(const Tail& tail, size_t at) {
+  constexpr size_t kSizesAt = 12, kZip64SizesAt = 40, kZip64PlaceAt = 8;
+  if (tail.bytes.size() - at < kZipEndBytes) return std::nullopt;
+  Decoder end = tail.From(at + kSizesAt);
+  ZipDirectory directory{.size = end.U32(), .offset = end.U32()};
+  const size_t comment_bytes = end.U16();
+  if (comment_bytes > tail.bytes.size() - at - kZipEndBytes) return std::nullopt;
+  if (directory.EndsAt(tail.begin + at)) return directory;
+  if (at < kZip64EndBytes + kZip64LocatorBytes) return std::nullopt;
+  const size_t locator = at - kZip64LocatorBytes, record = locator - kZip64EndBytes;
+  if (!tail.Has(locator, kZip64LocatorMagic) || !tail.Has(record, kZip64EndMagic)) return std::nullopt;
+  if (tail.From(locator + kZip64PlaceAt).U64() != tail.begin + record) return std::nullopt;
+  Decoder sizes = tail.From(record + kZip64SizesAt);
+  directory = {.size = sizes.U64(), .offset = sizes.U64()};
+  return directory.EndsAt(tail.begin + record) ? std::optional(directory) : std::nullopt;
+}
+
+// Of the last end record that names one: a comment may have the same bytes.
+std::optional<ZipDirectory> FindDirectory(const Tail& tail) {
+  size_t at = tail.bytes.rfind(kZipEndMagic);
+  while (at != std::string::npos) {
+    if (const auto directory = DirectoryOf(tail, at)) return directory;
+    at = at == 0 ? std::string::npos : tail.bytes.rfind(kZipEndMagic, at - 1);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> WhyNoZip(uint64_t size, const ReadAt& read) {
-  const size_t tail_bytes = std::min<uint64_t>(size, kZipEndBytes + kZipCommentBytesMax);
-  const auto tail = read(size - tail_bytes, tail_bytes);
-  if (!tail.ok()) return tail.error().message;
-  if (tail->rfind(kZipEndMagic) != std::string::npos) return std::nullopt;
-  return "it begins as a zip file, and its directory at the end is missing: it is cut short";
+  constexpr uint64_t kTailBytesMax = kZip64EndBytes + kZip64LocatorBytes + kZipEndBytes + kZipCommentBytesMax;
+  const size_t tail_bytes = std::min(size, kTailBytesMax);
+  auto bytes = read(size - tail_bytes, tail_bytes);
+  if (!bytes.ok()) return bytes.error().message;
+  const auto directory = FindDirectory({.bytes = *std::move(bytes), .begin = size - tail_bytes});
+  if (!directory) return "it begins as a zip file, and its directory at the end is missing: it is cut short";
+  const auto magic = read(directory->offset, kZipDirectoryMagic.size());
+  if (!magic.ok()) return magic.error().message;
+  if (directory->size == 0 || *magic == kZipDirectoryMagic) return std::nullopt;
+  return "it begins as a zip file, and something else lies where its directory is to be";
 }
 
 // A part of the file as a stream, of which only a piece is in memory.
@@ -132,7 +186,9 @@ class SafetensorsHeader : public nlohmann::json_sax<nlohmann::json> {
 std::optional<std::string> WhyNoSafetensors(uint64_t size, const ReadAt& read) {
   const auto length = read(0, kSafetensorsLengthBytes);
   if (!length.ok()) return length.error().message;
-  if (length->size() < kSafetensorsLengthBytes) return "it is shorter than the length of a safetensors header";
+  if (std::min<uint64_t>(size, length->size()) < kSafetensorsLengthBytes) {
+    return "it is shorter than the length of a safetensors header: it is cut short";
+  }
   const uint64_t header_bytes = Decoder(*length).U64();
   if (header_bytes > kSafetensorsHeaderMax) return "its safetensors header would have more than 100 MB";
   if (header_bytes > size - kSafetensorsLengthBytes) {
@@ -156,7 +212,12 @@ std::optional<std::string> WhyCutShort(std::string_view name, uint64_t size, con
   if (name.ends_with(".safetensors")) return WhyNoSafetensors(size, read);
   const auto begin = read(0, kZipMagic.size());
   if (!begin.ok()) return begin.error().message;
-  return *begin == kZipMagic ? WhyNoZip(size, read) : std::nullopt;
+  if (*begin == kZipMagic) return WhyNoZip(size, read);
+  const auto ends_name = [&](std::string_view end) { return name.ends_with(end); };
+  if (std::none_of(kSavedNames.begin(), kSavedNames.end(), ends_name)) return std::nullopt;
+  if (begin->size() < kZipMagic.size()) return "it has " + std::to_string(size) + " bytes: it is cut short";
+  if (*begin == kZeros) return "it begins with zeros: its beginning was not written";
+  return std::nullopt;
 }
 
 }  // namespace cairnfs::retention

@@ -5,6 +5,7 @@ stay (retain, pin, hold). Run as root."""
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import shlex
@@ -133,6 +134,36 @@ def the_latest_whole_one_is_found():
             wrong = call("latest", mount.path, "--match", pattern, expect=2)
             assert wrong.stderr.startswith("cairnfs: the pattern"), wrong
         assert "cannot list" in call("latest", mount.path + "/none", expect=1).stderr
+        mount.umount()
+
+
+def zip_of(content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data.pkl", content)
+    return file.getvalue()
+
+
+def what_is_cut_short_is_stepped_over():
+    """Each as the newest: a save that was killed, at several of its bytes."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        inner = zip_of(b"x" * 1000)
+        whole = zip_of(inner)
+        best = commit(mount, "step-1", {"model.pt": whole, "a.npz": inner, "v.index": b"1", "v.data-00000-of-00001": b"1"})
+        inner_end = whole.index(inner) + len(inner)
+        cut = [({"model.pt": whole[:size]}, "model.pt: it ") for size in (0, 2, 30, inner_end, *range(-22, 0))]
+        cut += [({"a.npz": b""}, "0 bytes"), ({"model.pt": bytes(4096)}, "begins with zeros"),
+                ({"v.index": b"", "v.data-00000-of-00001": b"1"}, "v.index has 0 bytes"),
+                ({"v.index": b"1", "v.data-00000-of-00002": b"1"}, "1 of 2 files v.data-*-of-*"),
+                ({".metadata": b"", "__0_0.distcp": b"1"}, ".metadata has 0 bytes")]
+        for step, (files, _) in enumerate(cut, 2):
+            commit(mount, f"step-{step}", files)
+        found = call("latest", mount.path, "--match", STEP)
+        assert found.stdout == best + "\n", found
+        told = dict(line.split(": ", 3)[2:] for line in found.stderr.splitlines())
+        for step, (_, words) in enumerate(cut, 2):
+            assert words in told[f"{mount.path}/step-{step}"], (step, words, told)
         mount.umount()
 
 
@@ -365,5 +396,5 @@ def wrong_words_are_refused():
 
 if __name__ == "__main__":
     sys.exit(run_cases([commits_are_recorded, many_files_are_counted, the_latest_whole_one_is_found,
-                        damage_is_stepped_over, commits_are_watched, refused_commits_are_told,
+                        what_is_cut_short_is_stepped_over, damage_is_stepped_over, commits_are_watched, refused_commits_are_told,
                         what_is_not_kept_goes, readers_hold_what_they_load, wrong_words_are_refused]))

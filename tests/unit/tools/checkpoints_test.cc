@@ -26,14 +26,6 @@ class CheckpointsTest : public testing::Test {
     stdfs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path, std::ios::binary) << bytes;
   }
-  std::string Why(const std::string& name = "step-1") {
-    return WhyNotWhole((root_ / name).string(), Depth::kAllBytes).value_or("whole");
-  }
-  static std::string Safetensors(const std::string& header, size_t bytes) {
-    std::string text;
-    for (int i = 0; i < 8; ++i) text += static_cast<char>(header.size() >> (8 * i) & 0xff);
-    return text + header + std::string(bytes, 'x');
-  }
 
   stdfs::path root_;
 };
@@ -82,43 +74,6 @@ TEST_F(CheckpointsTest, WhatIsKnownIsNotReadAgain) {
     known.begin()->second.commit = nlohmann::ordered_json{{"committed_at", 5.0}, {"revision", 7u}};
     EXPECT_EQ(list->checkpoints[0].revision(), look > 0 ? 7u : 0u);
   }
-}
-
-TEST_F(CheckpointsTest, FormatsTellWhatIsCutShort) {
-  Put("step-1/model.pt",
-      std::string("PK\3\4", 4) + std::string(100, 'x') + std::string("PK\5\6", 4) + std::string(18, '\0'));
-  EXPECT_EQ(Why(), "whole");
-  Put("step-1/model.pt", std::string("PK\3\4", 4) + std::string(100, 'x'));
-  EXPECT_NE(Why().find("model.pt: it begins as a zip file"), std::string::npos);
-}
-
-TEST_F(CheckpointsTest, SafetensorsSayHowLongTheyAre) {
-  const std::string header = R"({"__metadata__":{"a":"b"},"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})";
-  Put("step-1/m.safetensors", Safetensors(header, 16));
-  EXPECT_EQ(Why(), "whole");
-  Put("step-1/m.safetensors", Safetensors(header, 15));
-  EXPECT_NE(Why().find("its tensors have 16 bytes, and 15 are there"), std::string::npos);
-  Put("step-1/m.safetensors", Safetensors(header, 0).substr(0, 20));
-  EXPECT_NE(Why().find("shorter than its safetensors header"), std::string::npos);
-  Put("step-1/m.safetensors", "abc");
-  EXPECT_NE(Why().find("shorter than the length"), std::string::npos);
-  Put("step-1/m.safetensors", std::string(8, '\xff') + "x");
-  EXPECT_NE(Why().find("more than 100 MB"), std::string::npos);
-  Put("step-1/m.safetensors", Safetensors("[1]", 0));
-  EXPECT_NE(Why().find("no JSON"), std::string::npos);
-  Put("step-1/m.safetensors", Safetensors(R"({"w":{"data_offsets":"no"}})", 0));
-  EXPECT_NE(Why().find("does not say where tensor 'w' lies"), std::string::npos);
-}
-
-TEST_F(CheckpointsTest, FilesThatAreWrittenLastAreMissed) {
-  Put("step-1/a/ckpt.data-00000-of-00001", "1");
-  EXPECT_NE(Why().find("ckpt.index is missing"), std::string::npos);
-  Put("step-1/a/ckpt.index", "1");
-  EXPECT_EQ(Why(), "whole");
-  Put("step-1/__0_0.distcp", "1");
-  EXPECT_NE(Why().find(".metadata is missing"), std::string::npos);
-  Put("step-1/.metadata", "1");
-  EXPECT_EQ(Why(), "whole");
 }
 
 }  // namespace
