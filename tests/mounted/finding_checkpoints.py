@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""The commands that find checkpoints (cairnfs latest and watch): what they step over, and in which
+order they tell. Run as root."""
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+import zipfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from cairnfs_mount import Mount, Scratch, program, run_cases
+from runs import STEP, call, commit, record_of
+
+MIB = 1 << 20
+NONE_FOUND = 8
+
+
+def the_latest_whole_one_is_found():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+
+        def latest(*options, expect=0):
+            return call("latest", mount.path, "--match", STEP, *options, expect=expect)
+
+        found = latest(expect=NONE_FOUND)
+        assert found.stdout == "" and "no whole checkpoint" in found.stderr, found
+        archive = scratch.path + "/model.pt"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("data.pkl", b"x" * 10000)
+        with open(archive, "rb") as file:
+            whole = file.read()
+        commit(mount, "step-9", {"model.pt": whole})
+        commit(mount, "step-100", {"model.pt": whole})
+        assert latest().stdout == mount.path + "/step-100\n"
+        os.mkdir(mount.path + "/step-300.tmp")
+        found = call("latest", mount.path)
+        assert found.stdout == mount.path + "/step-100\n" and "step-300.tmp is not committed" in found.stderr, found
+        os.rmdir(mount.path + "/step-300.tmp")
+        assert latest("--before", "100").stdout == mount.path + "/step-9\n"
+        commit(mount, "step-200", {"model.pt": whole[:-30]})
+        commit(mount, "step-300.tmp", {"model.pt": whole})
+        os.symlink("step-100", mount.path + "/step-400")
+        os.mkdir(mount.path + "/step-99999999999999999999")
+        found = latest("--verify")
+        assert found.stdout == mount.path + "/step-100\n", found
+        for words in ("step-200: model.pt: it begins as a zip file", "step-400 is a symbolic link", "below 2^63"):
+            assert words in found.stderr, found.stderr
+        # The same step twice: the later commit, and that is told.
+        commit(mount, "step-0100", {"model.pt": whole})
+        found = latest()
+        assert found.stdout == mount.path + "/step-0100\n" and "step 100 is there twice" in found.stderr, found
+        entry = json.loads(latest("--json").stdout)
+        assert entry["path"] == mount.path + "/step-0100" and entry["step"] == 100, entry
+        for pattern in (r"step-\d+", r"(s)tep-(\d+)", "step-("):
+            wrong = call("latest", mount.path, "--match", pattern, expect=2)
+            assert wrong.stderr.startswith("cairnfs: the pattern"), wrong
+        assert "cannot list" in call("latest", mount.path + "/none", expect=1).stderr
+        mount.umount()
+
+
+def zip_of(content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data.pkl", content)
+    return file.getvalue()
+
+
+def what_is_cut_short_is_stepped_over():
+    """Each as the newest: a save that was killed, at several of its bytes."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        inner = zip_of(b"x" * 1000)
+        whole = zip_of(inner)
+        best = commit(mount, "step-1", {"model.pt": whole, "a.npz": inner, "v.index": b"1", "v.data-00000-of-00001": b"1"})
+        inner_end = whole.index(inner) + len(inner)
+        cut = [({"model.pt": whole[:size]}, "model.pt: it ") for size in (0, 2, 30, inner_end, *range(-22, 0))]
+        cut += [({"a.npz": b""}, "0 bytes"), ({"model.pt": bytes(4096)}, "begins with zeros"),
+                ({"v.index": b"", "v.data-00000-of-00001": b"1"}, "v.index has 0 bytes"),
+                ({"v.index": b"1", "v.data-00000-of-00002": b"1"}, "1 of 2 files v.data-*-of-*"),
+                ({".metadata": b"", "__0_0.distcp": b"1"}, ".metadata has 0 bytes")]
+        for step, (files, _) in enumerate(cut, 2):
+            commit(mount, f"step-{step}", files)
+        found = call("latest", mount.path, "--match", STEP)
+        assert found.stdout == best + "\n", found
+        told = dict(line.split(": ", 3)[2:] for line in found.stderr.splitlines())
+        for step, (_, words) in enumerate(cut, 2):
+            assert words in told[f"{mount.path}/step-{step}"], (step, words, told)
+        mount.umount()
+
+
+def damage_is_stepped_over():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        content = os.urandom(4 * MIB)
+        commit(mount, "step-1", {"file": os.urandom(MIB)})
+        commit(mount, "step-2", {"file": content})
+        mount.umount()
+        for name in os.listdir(mount.data + "/segments"):
+            with open(f"{mount.data}/segments/{name}", "r+b") as file:
+                at = file.read().find(content[-1000:])
+                if at >= 0:
+                    file.seek(at)
+                    file.write(b"damage" * 100)
+        mount = Mount(scratch)
+        assert call("latest", mount.path).stdout == mount.path + "/step-2\n"
+        found = call("latest", mount.path, "--verify")
+        assert found.stdout == mount.path + "/step-1\n" and "step-2: file: it cannot be read" in found.stderr, found
+        mount.umount()
+
+
+@contextlib.contextmanager
+def watching(path, *options):
+    with subprocess.Popen([program("cairnfs"), "watch", path, *options], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def commits_are_watched():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        first = commit(mount, "step-1", {"a": b"1"})
+        revision = record_of(first)["revision"]
+        with watching(mount.path, "--since", "0") as process:
+            assert process.stdout.readline() == f"{revision} {first}\n"
+            second = commit(mount, "step-2", {"a": b"2"})
+            assert process.stdout.readline() == f"{record_of(second)['revision']} {second}\n"
+            # A daemon that was started anew is no end, and nothing is told twice.
+            mount.umount()
+            mount = Mount(scratch)
+            third = commit(mount, "step-3", {"a": b"3"})
+            assert process.stdout.readline() == f"{record_of(third)['revision']} {third}\n"
+        told = scratch.path + "/told"
+        line = f"echo {{}} >> {shlex.quote(told)}"
+        subprocess.run([program("cairnfs"), "watch", mount.path, "--since", str(revision), "--count", "2", "--json", "--exec",
+                        line], check=True, stdout=subprocess.DEVNULL)
+        with open(told, encoding="utf-8") as file:
+            assert file.read().split() == [second, third]
+        mount.umount()
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
+                        commits_are_watched]))
