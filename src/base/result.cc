@@ -57,6 +57,8 @@ Error ErrnoError(int errno_value, std::string_view what) {
     case EAGAIN: code = ErrorCode::kBusy; break;
     case ENOTDIR: code = ErrorCode::kNotDirectory; break;
     case ENAMETOOLONG: code = ErrorCode::kNameTooLong; break;
+    case ENOTCONN:  // of a mount whose daemon is gone
+    case ECONNABORTED: code = ErrorCode::kUnavailable; break;
     case EOPNOTSUPP:
     case ENOSYS: code = ErrorCode::kNotSupported; break;
     default: break;

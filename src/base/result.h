@@ -56,9 +56,9 @@ struct Error {
 inline Error MakeError(ErrorCode code, std::string message) { return Error{code, std::move(message)}; }
 inline Error InvalidArgument(std::string message) { return MakeError(ErrorCode::kInvalidArgument, std::move(message)); }
 
-// An Error from errno, with "what: strerror" as its message. ENOSPC, EDQUOT -> kNoSpace; ENOENT -> kNotFound;
-// EEXIST -> kAlreadyExists; EACCES, EPERM, EROFS -> kPermission; EINVAL -> kInvalidArgument; EBUSY, EAGAIN -> kBusy;
-// ENOTDIR -> kNotDirectory; ENAMETOOLONG -> kNameTooLong; EOPNOTSUPP, ENOSYS -> kNotSupported; all else kIo.
+// An Error "what: strerror". ENOSPC, EDQUOT -> kNoSpace; ENOENT -> kNotFound; EEXIST -> kAlreadyExists; EACCES, EPERM,
+// EROFS -> kPermission; EINVAL -> kInvalidArgument; EBUSY, EAGAIN -> kBusy; ENOTDIR -> kNotDirectory; ENAMETOOLONG ->
+// kNameTooLong; EOPNOTSUPP, ENOSYS -> kNotSupported; ENOTCONN, ECONNABORTED -> kUnavailable; all else kIo.
 Error ErrnoError(int errno_value, std::string_view what);
 
 template <typename T>

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""The commands that find checkpoints (cairnfs latest and watch): what they step over, and in which
-order they tell. Run as root."""
+"""The commands that find checkpoints (cairnfs ls, latest, watch, and status of a path): what they step over, in which
+order they tell, and which words they refuse. Run as root."""
 
 import contextlib
+import errno
 import io
 import json
 import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import zipfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from cairnfs_mount import Mount, Scratch, program, run_cases
-from runs import STEP, call, commit, record_of
+from cairnfs_mount import Mount, Scratch, await_end, program, run_cases
+from cluster import wait_until
+from runs import STEP, call, commit, make_run, record_of, whole_record_of
 
 MIB = 1 << 20
 NONE_FOUND = 8
@@ -144,6 +148,19 @@ def commits_are_watched():
         mount.umount()
 
 
+def a_daemon_that_is_gone_is_told():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        path = commit(mount, "step-1", {"a": b"1"})
+        os.kill(mount.pid, signal.SIGKILL)
+        await_end(mount.pid)
+        for command in ("ls", "latest", "watch"):
+            gone = call(command, mount.path, expect=3)
+            assert "not connected" in gone.stderr, gone
+        call("status", path, expect=3)
+        call("pin", path, expect=3)
+
+
 if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
-                        commits_are_watched]))
+                        commits_are_watched, a_daemon_that_is_gone_is_told]))

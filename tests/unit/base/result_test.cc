@@ -23,6 +23,8 @@ TEST(ErrnoError, CodesThatCallersReactTo) {
       {ENAMETOOLONG, ErrorCode::kNameTooLong},
       {ENOSYS, ErrorCode::kNotSupported},
       {EOPNOTSUPP, ErrorCode::kNotSupported},
+      {ENOTCONN, ErrorCode::kUnavailable},
+      {ECONNABORTED, ErrorCode::kUnavailable},
       {EIO, ErrorCode::kIo},
       {EMFILE, ErrorCode::kIo},
   };
