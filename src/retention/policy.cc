@@ -6,6 +6,9 @@
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <vector>
 
 #include "retention/glob.h"
 #include "retention/step_pattern.h"
@@ -189,8 +192,19 @@ Result<Policy> ParsePolicy(std::string_view text) {
   if (text.size() > kPolicyBytesMax) return Wrong(fmt::format("a policy has at most {} bytes", kPolicyBytesMax));
   constexpr int kLevelsMax = 3;  // the rules of keep_best
   if (!IsShallowJson(text, kLevelsMax)) return Wrong("a policy has no values that lie as deep as this");
-  const auto json = ordered_json::parse(text, nullptr, false);
+  std::vector<std::set<std::string>> keys;  // of the objects that lie in each other
+  std::optional<std::string> twice;
+  const auto note = [&](int, ordered_json::parse_event_t event, const ordered_json& value) {
+    if (event == ordered_json::parse_event_t::object_start) keys.emplace_back();
+    if (event == ordered_json::parse_event_t::object_end) keys.pop_back();
+    if (event == ordered_json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      twice = value.get<std::string>();
+    }
+    return true;
+  };
+  const auto json = ordered_json::parse(text, note, false);
   if (!json.is_object()) return Wrong("a policy is to be an object in JSON, as {\"keep_last\":3}");
+  if (twice) return Wrong(fmt::format("an object of a policy has each key once, and not {} twice", *twice));
   Policy policy;
   for (const auto& [key, value] : json.items()) CAIRNFS_RETURN_IF_ERROR(TakeKey(key, value, policy));
   CAIRNFS_RETURN_IF_ERROR(CheckPolicy(policy));

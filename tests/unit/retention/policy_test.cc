@@ -57,6 +57,8 @@ TEST(Policy, WrongOnesSayWhatIsRight) {
            {R"({"keep_last":1,"keep_inside":[1]})", "each of keep_inside of a policy is to be a text"},
            {R"({"keep_last":1,"keep_inside":[""]})", "is empty"},
            {R"({"keep_last":1,"keep_inside":["a/b"]})", "has a slash, which no name has; right is"},
+           {R"({"keep_last":1,"keep_last":2})", "each key once, and not keep_last twice"},
+           {R"({"keep_best":[{"metric":"a","better":"min","count":1,"count":2}]})", "and not count twice"},
            {R"({"keep_inside":["a"]})", "says what stays"},
            {R"({"abandoned":[{"pattern":"a","unwritten_seconds":1}]})", "says what stays"},
            {R"({"keep_last":1,"abandoned":[{"pattern":"a"}]})", "the keys pattern (a text) and unwritten_seconds"},
