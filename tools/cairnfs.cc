@@ -104,9 +104,10 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
                    "IP:PORT at which hosts with a token join (default: --listen, two ports on)");
   init->add_option("--ca-out", commands.init.authority_out,
                    "a new file for the key of the cluster's authority, to be kept offline");
-  init->add_option("--copies", commands.init.copies, "nodes that hold each chunk (default 2)");
+  init->add_option("--copies", commands.init.copies, "nodes that hold each chunk (default 2)")->check(WholeNumber(0));
   init->add_option("--min-replicas", commands.init.min_replicas,
-                   "copies that suffice for a commit while nodes are missing (default: all)");
+                   "copies that suffice for a commit while nodes are missing (default: all)")
+      ->check(WholeNumber(0));
   init->add_option("--lease", commands.init.lease, "a host that is not heard of for so long is down (default 5s)");
   init->add_option("--out-after", commands.init.out_after,
                    "a node that is down for so long has its copies made anew elsewhere (default 5min)");
@@ -146,7 +147,7 @@ void AddCluster(CLI::App& app, ClusterCommands& commands, int& exit_code) {
   status->add_flag("--json", commands.json, "print JSON");
   status->callback([&] { exit_code = RunClusterStatus(commands.target, commands.json); });
   auto* wait = cluster->add_subcommand("wait", "wait until so many nodes are up");
-  wait->add_option("--nodes", commands.wait.nodes, "how many")->required();
+  wait->add_option("--nodes", commands.wait.nodes, "how many")->required()->check(WholeNumber(0));
   wait->add_option("--timeout", commands.wait.timeout, "how long to wait for them (default 10min)");
   AddTarget(*wait, commands.wait.target);
   wait->callback([&] { exit_code = RunClusterWait(commands.wait); });
@@ -208,7 +209,9 @@ void AddMetadata(CLI::App& app, MetadataCommand& command, int& exit_code) {
   AddTarget(*holds, command.target);
   holds->callback([&] { exit_code = RunMetadataHolds(command); });
   auto* release = metadata->add_subcommand("release", "hold the chunks of a dump no longer");
-  release->add_option("ID", command.hold_id, "the hold, as cairnfs metadata holds lists it")->required();
+  release->add_option("ID", command.hold_id, "the hold, as cairnfs metadata holds lists it")
+      ->required()
+      ->check(WholeNumber(0));
   AddTarget(*release, command.target);
   release->callback([&] { exit_code = RunMetadataRelease(command); });
   auto* standby = metadata->add_subcommand("standby", "have another host follow this one, which serves the names");

@@ -9,14 +9,14 @@ void AddLooks(CLI::App& app, CheckpointCommands& commands, int& exit_code) {
       "name)";
   auto* ls = app.add_subcommand("ls", "the checkpoints in a directory, and what each cost");
   ls->add_option("DIR", commands.ls.directory, "the directory of a run")->required()->check(NotEmpty());
-  ls->add_option("--match", commands.ls.match, kMatch);
+  ls->add_option("--match", commands.ls.match, kMatch)->check(NotEmpty());
   ls->callback([&] { exit_code = RunLs(commands.ls); });
   ls->add_flag("--json", commands.ls.json, "print JSON");
 
   auto* latest = app.add_subcommand("latest", "the path of the newest whole checkpoint in a directory");
   latest->add_option("DIR", commands.latest.directory, "the directory of a run")->required()->check(NotEmpty());
-  latest->add_option("--match", commands.latest.match, kMatch);
-  latest->add_option("--before", commands.latest.before, "only of steps below this one");
+  latest->add_option("--match", commands.latest.match, kMatch)->check(NotEmpty());
+  latest->add_option("--before", commands.latest.before, "only of steps below this one")->check(WholeNumber(0));
   latest->add_flag("--verify", commands.latest.verify, "read all of it first");
   latest->add_option("--hold", commands.latest.hold, "keep retention from it for so long, as 2h")->check(NotEmpty());
   latest->add_flag("--json", commands.latest.json, "print JSON");
@@ -25,10 +25,12 @@ void AddLooks(CLI::App& app, CheckpointCommands& commands, int& exit_code) {
   WatchCommand& watch = commands.watch;
   auto* watched = app.add_subcommand("watch", "print a line for each checkpoint that is committed from now on");
   watched->add_option("DIR", watch.directory, "the directory of a run")->required()->check(NotEmpty());
-  watched->add_option("--match", watch.match, kMatch);
-  watched->add_option("--since", watch.since, "also those after this revision, as a line before said");
-  watched->add_option("--exec", watch.exec, "run this by sh for each, one after the other; {} is its path, quoted");
-  watched->add_option("--count", watch.count, "end after so many");
+  watched->add_option("--match", watch.match, kMatch)->check(NotEmpty());
+  watched->add_option("--since", watch.since, "also those after this revision, as a line before said")
+      ->check(WholeNumber(0));
+  watched->add_option("--exec", watch.exec, "run this by sh for each, one after the other; {} is its path, quoted")
+      ->check(NotEmpty());
+  watched->add_option("--count", watch.count, "end after so many")->check(WholeNumber(1));
   watched->add_flag("--json", watch.json, "print JSON, a line for each");
   watched->callback([&] { exit_code = RunWatch(commands.watch); });
 }

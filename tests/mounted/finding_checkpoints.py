@@ -161,6 +161,17 @@ def a_daemon_that_is_gone_is_told():
         call("pin", path, expect=3)
 
 
+def numbers_are_whole():
+    with Scratch() as scratch:
+        for words in (["latest", "--before"], ["watch", "--since"], ["watch", "--count"]):
+            for number in ("-1", "9223372036854775808", "99999999999999999999", "", "abc", "2.5", " 1", "1 "):
+                refused = call(*words[:1], scratch.path, words[1], number, expect=2)
+                assert f"to 2^63 - 1, not '{number}'" in refused.stderr, refused
+        assert "from 1 to" in call("watch", scratch.path, "--count", "0", expect=2).stderr
+        for command in ("ls", "latest", "watch"):
+            assert "must not be empty" in call(command, scratch.path, "--match", "", expect=2).stderr
+
+
 if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
-                        commits_are_watched, a_daemon_that_is_gone_is_told]))
+                        commits_are_watched, a_daemon_that_is_gone_is_told, numbers_are_whole]))
