@@ -30,6 +30,9 @@ void AddLooks(CLI::App& app, CheckpointCommands& commands, int& exit_code) {
       ->check(WholeNumber(0));
   watched->add_option("--exec", watch.exec, "run this by sh for each, one after the other; {} is its path, quoted")
       ->check(NotEmpty());
+  watched
+      ->add_option("--hold", watch.hold, "keep retention from each for so long, once it is seen and once --exec begins")
+      ->check(NotEmpty());
   watched->add_option("--count", watch.count, "end after so many")->check(WholeNumber(1));
   watched->add_flag("--json", watch.json, "print JSON, a line for each");
   watched->callback([&] { exit_code = RunWatch(commands.watch); });

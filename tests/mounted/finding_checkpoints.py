@@ -148,6 +148,43 @@ def commits_are_watched():
         mount.umount()
 
 
+def is_held(path):
+    try:
+        return float(os.getxattr(path, "user.cairnfs.held_until")) > 0
+    except OSError as error:
+        assert error.errno == errno.ENODATA, error
+        return False
+
+
+def those_that_are_removed_meanwhile_are_told():
+    """While a command runs, and a hold keeps each that comes from retention."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.mkdir(mount.path + "/run")
+        paths = [commit(mount, f"run/step-{step}", {"a": b"1"}) for step in (1, 2)]
+        revisions = [record_of(path)["revision"] for path in paths]
+        told, go = scratch.path + "/told", scratch.path + "/go"
+        line = f"echo {{}} >> {shlex.quote(told)}; while [ ! -e {shlex.quote(go)} ]; do sleep 0.1; done"
+        options = ("--since", str(revisions[0]), "--count", "3", "--hold", "1h", "--exec", line)
+        with watching(mount.path + "/run", *options) as process:
+            assert process.stdout.readline() == f"{revisions[1]} {paths[1]}\n"
+            assert is_held(paths[1]) and not is_held(paths[0]), "a revision before --since"
+            for step in (3, 4):
+                paths.append(commit(mount, f"run/step-{step}", {"a": b"1"}))
+                revisions.append(record_of(paths[-1])["revision"])
+                wait_until(lambda path=paths[-1]: is_held(path))
+                if step == 3:
+                    going = call("retain", mount.path + "/run", "--now", "--keep-last", "1", "--match", STEP)
+                    assert "it is held until" in going.stdout, going
+                    shutil.rmtree(paths[-1])
+            open(go, "w", encoding="utf-8").close()
+            assert process.wait(60) == 0
+            assert process.stdout.read() == "".join(f"{revisions[i]} {paths[i]}\n" for i in (2, 3))
+        with open(told, encoding="utf-8") as file:
+            assert file.read().split() == paths[1:]
+        mount.umount()
+
+
 def a_daemon_that_is_gone_is_told():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -170,8 +207,11 @@ def numbers_are_whole():
         assert "from 1 to" in call("watch", scratch.path, "--count", "0", expect=2).stderr
         for command in ("ls", "latest", "watch"):
             assert "must not be empty" in call(command, scratch.path, "--match", "", expect=2).stderr
+        assert "at least a second" in call("watch", scratch.path, "--hold", "0s", expect=2).stderr
+        assert "must not be empty" in call("watch", scratch.path, "--hold", "", expect=2).stderr
 
 
 if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
-                        commits_are_watched, a_daemon_that_is_gone_is_told, numbers_are_whole]))
+                        commits_are_watched, those_that_are_removed_meanwhile_are_told, a_daemon_that_is_gone_is_told,
+                        numbers_are_whole]))
