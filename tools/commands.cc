@@ -255,15 +255,6 @@ int RunUmount(const UmountCommand& command) {
   return ended == daemon::kExitDone && !unguarded.ok() ? daemon::ExitCodeOf(unguarded.error()) : ended;
 }
 
-int RunStatus(const StatusCommand& command) {
-  auto located = LocateDaemon(command.target);
-  if (!located.ok()) return Fail(located.error());
-  auto status = located->client.GetStatus({located->location.path, command.exact, command.metadata});
-  if (!status.ok()) return Fail(status.error());
-  Print(command.json ? StatusJson(*status) : StatusText(*status));
-  return daemon::kExitDone;
-}
-
 namespace {
 
 // While it lives, shows on a terminal how many of the bytes that this host had written are not durable yet. A user who

@@ -157,11 +157,13 @@ std::string StatusText(const control::StatusReply& status) {
   return text + Line("last error", status.last_error().empty() ? "none" : status.last_error());
 }
 
-std::string StatusJson(const control::StatusReply& status) {
+std::string StatusLine(std::string_view name, const std::string& value) { return Line(name, value); }
+
+nlohmann::ordered_json StatusJson(const control::StatusReply& status) {
   nlohmann::ordered_json json = FieldsOf(status);
   if (status.metadata_owners().empty()) json.erase("metadata_owners");
   if (!status.has_cluster()) json["dedup_ratio"] = DedupRatio(status.space());
-  return JsonText(json);
+  return json;
 }
 
 std::string GcLine(const control::GcProgress& progress, const control::GcProgress& first, Clock::duration elapsed) {

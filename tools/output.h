@@ -1,8 +1,10 @@
 // What the command line prints: text for people, JSON for programs.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "control.pb.h"
@@ -11,7 +13,8 @@ namespace cairnfs::tools {
 
 void Print(const std::string& text);  // to stdout, at once
 std::string StatusText(const control::StatusReply& status);
-std::string StatusJson(const control::StatusReply& status);
+std::string StatusLine(std::string_view name, const std::string& value);  // one more of its lines
+nlohmann::ordered_json StatusJson(const control::StatusReply& status);
 // One line of progress. `first`: what was told first of the phase, so long ago.
 std::string GcLine(const control::GcProgress& progress, const control::GcProgress& first, Clock::duration elapsed);
 std::string GcText(const control::GcProgress& progress);  // the end of it

@@ -185,6 +185,27 @@ def those_that_are_removed_meanwhile_are_told():
         mount.umount()
 
 
+def status_tells_a_commit():
+    """Also to those who may not ask the daemon."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        path = commit(mount, "step-1", {"a": b"x" * 2048})
+        record = whole_record_of(path)
+        status = json.loads(call("status", path, "--json").stdout)
+        assert status["commit"] == record and status["mount_point"] == mount.path, status
+        assert "commit" not in json.loads(call("status", mount.path, "--json").stdout)
+        assert "files 1, bytes 2.0 KiB" in call("status", path).stdout
+        stranger = ("setpriv", "--reuid", "1234", "--clear-groups", program("cairnfs"), "status")
+        asked = subprocess.run([*stranger, path, "--json"], capture_output=True, text=True, check=True)
+        assert json.loads(asked.stdout) == {"commit": {**record, "new_bytes": None}}, asked
+        asked = subprocess.run([*stranger, path], capture_output=True, text=True, check=True)
+        assert asked.stdout.startswith("commit ") and asked.stdout.count("\n") == 1, asked
+        for words in ([mount.path], [path + "/a"], [path, "--exact"]):
+            asked = subprocess.run([*stranger, *words], capture_output=True, text=True, check=False)
+            assert asked.returncode == 6 and asked.stdout == "", asked
+        mount.umount()
+
+
 def a_daemon_that_is_gone_is_told():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -213,5 +234,5 @@ def numbers_are_whole():
 
 if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
-                        commits_are_watched, those_that_are_removed_meanwhile_are_told, a_daemon_that_is_gone_is_told,
-                        numbers_are_whole]))
+                        commits_are_watched, those_that_are_removed_meanwhile_are_told, status_tells_a_commit,
+                        a_daemon_that_is_gone_is_told, numbers_are_whole]))

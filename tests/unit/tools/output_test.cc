@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cluster_output.h"
+#include "json_text.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -135,7 +136,7 @@ TEST(StatusText, OfAHostOfACluster) {
 TEST(StatusJson, HasTheFieldsOfAllPartsInOneObject) {
   control::StatusReply status = OneHost();
   status.set_last_error("\xff");
-  const json object = json::parse(StatusJson(status));
+  const json object = json::parse(JsonText(StatusJson(status)));
   EXPECT_EQ(object.at("version"), "1.2");
   EXPECT_EQ(object.at("logical_bytes"), 30 * kMiB);
   EXPECT_EQ(object.at("open_files"), 15);
@@ -161,7 +162,7 @@ TEST(StatusJson, HasWhatIsThere) {
   control::MetadataOwner& owner = *status.add_metadata_owners();
   owner.set_uid(1000);
   owner.set_bytes(5);
-  const json object = json::parse(StatusJson(status));
+  const json object = json::parse(JsonText(StatusJson(status)));
   EXPECT_EQ(object.at("failures"), json::array({"one"}));
   EXPECT_EQ(object.at("metadata_owners"),
             json::array({{{"uid", 1000}, {"bytes", 5}, {"xattr_bytes", 0}, {"inode_count", 0}}}));

@@ -1,0 +1,47 @@
+// `cairnfs status`.
+#include "checkpoints.h"
+#include "commands.h"
+#include "commit_text.h"
+#include "daemon/exit_codes.h"
+#include "json_text.h"
+#include "output.h"
+
+namespace cairnfs::tools {
+namespace {
+
+using Commit = std::optional<nlohmann::ordered_json>;
+
+// Of a directory that a rename has published. A mount point is none, and is not touched: its daemon may be gone.
+Commit CommitOf(const Target& target) {
+  if (target.path.empty()) return std::nullopt;
+  const auto mount = LocateMount(target.path);
+  if (!mount.ok() || WithoutSlashes(Absolute(target.path)) == mount->mount_point) return std::nullopt;
+  const auto commit = ReadCommit(target.path);
+  return commit.ok() ? *commit : std::nullopt;
+}
+
+Result<control::StatusReply> AskDaemon(const StatusCommand& command) {
+  CAIRNFS_ASSIGN_OR_RETURN(LocatedDaemon located, LocateDaemon(command.target));
+  return located.client.GetStatus({located.location.path, command.exact, command.metadata});
+}
+
+}  // namespace
+
+int RunStatus(const StatusCommand& command) {
+  const auto status = AskDaemon(command);
+  const bool may_not_ask = !status.ok() && status.error().code == ErrorCode::kPermission;
+  const bool is_commit_enough = may_not_ask && !command.exact && !command.metadata;
+  const Commit commit = status.ok() || is_commit_enough ? CommitOf(command.target) : std::nullopt;
+  if (!status.ok() && !commit) return Fail(status.error());
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (command.json) {
+    if (status.ok()) json = StatusJson(*status);
+    if (commit) json["commit"] = *commit;
+    Print(JsonText(json));
+  } else {
+    Print((status.ok() ? StatusText(*status) : "") + (commit ? StatusLine("commit", CommitText(*commit)) : ""));
+  }
+  return daemon::kExitDone;
+}
+
+}  // namespace cairnfs::tools
