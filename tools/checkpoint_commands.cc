@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -63,12 +64,26 @@ void SkipUncommitted(const LatestCommand& command, std::vector<Checkpoint>& chec
   });
 }
 
+// `others`: those that come after it.
+void TellTie(const Checkpoint& checkpoint, std::span<const Checkpoint> others) {
+  std::string older;
+  size_t count = 0;
+  for (; count < others.size() && others[count].step == checkpoint.step; ++count) {
+    older += (count > 0 ? ", " : "") + others[count].path;
+  }
+  if (count == 0) return;
+  fmt::print(stderr, "cairnfs: step {} is there {}; {} {} older than {}\n", *checkpoint.step,
+             count == 1 ? "twice" : fmt::format("{} times", count + 1), Printable(older), count == 1 ? "is" : "are",
+             Printable(checkpoint.path));
+}
+
 }  // namespace
 
 int RunLs(const LsCommand& command) {
   auto list = ListMatching(command.directory, command.match);
   if (!list.ok()) return Fail(list.error());
   for (const std::string& sentence : list->skipped) TellSkipped(sentence);
+  for (const std::string& sentence : list->in_removal) TellSkipped(sentence);
   if (command.json) {
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     for (const Checkpoint& checkpoint : list->checkpoints) json.push_back(CheckpointJson(checkpoint));
@@ -90,6 +105,7 @@ int RunLatest(const LatestCommand& command) {
   auto list = ListMatching(command.directory, command.match);
   if (!list.ok()) return Fail(list.error());
   for (const std::string& sentence : list->skipped) TellSkipped(sentence);
+  for (const std::string& sentence : list->in_removal) TellSkipped(sentence);
   std::vector<Checkpoint>& checkpoints = list->checkpoints;
   std::erase_if(checkpoints, [&](const Checkpoint& one) { return command.before && one.step >= command.before; });
   std::sort(checkpoints.begin(), checkpoints.end(), IsNewer);
@@ -105,10 +121,7 @@ int RunLatest(const LatestCommand& command) {
     if (is_gone) TellSkipped(held.error().message);
     if (is_gone) continue;
     if (!held.ok()) return Fail(held.error().WithContext("it cannot be held"));
-    if (i + 1 < checkpoints.size() && checkpoints[i + 1].step == checkpoint.step) {
-      fmt::print(stderr, "cairnfs: step {} is there twice; {} is older than {}\n", *checkpoint.step,
-                 Printable(checkpoints[i + 1].path), Printable(checkpoint.path));
-    }
+    TellTie(checkpoint, std::span(checkpoints).subspan(i + 1));
     Print(command.json ? JsonText(CheckpointJson(checkpoint)) : checkpoint.path + "\n");
     return daemon::kExitDone;
   }

@@ -1,6 +1,7 @@
 #include "checkpoints.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 
 #include "cairnfs/cairnfs.h"
+#include "retention/values.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -18,8 +20,29 @@ namespace stdfs = std::filesystem;
 
 constexpr size_t kCommitBytesMax = 64 * 1024;
 
+// Of a directory that was not committed; those after them do not count for its time.
+constexpr size_t kEntriesLookedAtMax = 10'000;
+
 double SecondsOf(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// When the directory, or what lies right in it, was last changed. A file that is written anew does not change its
+// directory.
+double LastChange(const std::string& path, const struct stat& directory) {
+  double last = SecondsOf(directory.st_mtim);
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(path.c_str()), &closedir);
+  if (stream == nullptr) return last;
+  size_t entries = 0;
+  for (const dirent* entry = readdir(stream.get()); entry != nullptr && entries < kEntriesLookedAtMax;
+       entry = readdir(stream.get()), ++entries) {
+    const std::string_view name = entry->d_name;
+    struct stat info = {};
+    if (name == "." || name == "..") continue;
+    const bool is_there = fstatat(dirfd(stream.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    if (is_there) last = std::max(last, SecondsOf(info.st_mtim));
+  }
+  return last;
 }
 
 }  // namespace
@@ -77,8 +100,14 @@ Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepP
     const std::string name = entry->d_name;
     if (name == "." || name == "..") continue;
     const std::string path = (stdfs::path(directory) / name).string();
-    const auto step = pattern.StepOf(name);
+    const auto name_before = retention::NameBeforeGoing(name);
+    const auto step = pattern.StepOf(name_before.value_or(name));
     if (step.ok() && !*step) continue;
+    if (name_before) {
+      const std::string path_before = (stdfs::path(directory) / *name_before).string();
+      list.in_removal.push_back(fmt::format("{}: retention removes it; it is now {}", path_before, name));
+      continue;
+    }
     struct stat info = {};
     if (lstat(path.c_str(), &info) != 0) continue;  // it went away meanwhile
     if (S_ISLNK(info.st_mode)) list.skipped.push_back(path + " is a symbolic link, and no directory");
@@ -96,9 +125,14 @@ Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepP
     if (is_refused) continue;
     if (!read.ok()) return read.error();
     if (known != nullptr) seen[path] = *read;
-    if (read->is_left) continue;
+    if (read->is_left) {
+      list.in_removal.push_back(path + ": retention has removed it, but for what stays inside it");
+      continue;
+    }
     auto commit = std::move(read->commit);
-    const double time = commit ? commit->value("committed_at", 0.0) : SecondsOf(info.st_mtim);
+    const double time = commit             ? commit->value("committed_at", 0.0)
+                        : known == nullptr ? LastChange(path, info)
+                                           : SecondsOf(info.st_mtim);
     list.checkpoints.push_back({path, name, *step, std::move(commit), time});
   }
   if (errno != 0) return ErrnoError(errno, "cannot list " + directory);

@@ -21,7 +21,8 @@ struct Checkpoint {
   std::string path, name;
   std::optional<uint64_t> step;
   std::optional<nlohmann::ordered_json> commit;  // what CairnFS tells of it
-  double time = 0;                               // seconds since 1970: of the commit, or else when it was last changed
+  // Seconds since 1970: of the commit, or else when it or what lies right in it was last changed.
+  double time = 0;
 
   uint64_t revision() const;  // of the commit; 0: it has none
 };
@@ -29,6 +30,7 @@ struct Checkpoint {
 struct CheckpointList {
   std::vector<Checkpoint> checkpoints;  // by name
   std::vector<std::string> skipped;     // a sentence each: what matched and is none
+  std::vector<std::string> in_removal;  // the same of what retention removes, or has left
 };
 
 // Commits that were read before, by path. A rename changes the directory's ctime.
@@ -40,9 +42,9 @@ struct KnownCommit {
 };
 using KnownCommits = std::map<std::string, KnownCommit>;
 
-// Those right below `directory`, without what retention has left of some (retain --keep-inside). Reads the commits that
-// `known` does not have, which then has those of this list and no others; null: all. kNotFound, kNotDirectory,
-// kPermission, kIo.
+// Those right below `directory`. Reads the commits that `known` does not have, which then has those of this list and no
+// others; null: all. With `known` the time of one without a commit is that of the directory alone. kNotFound,
+// kNotDirectory, kPermission, kUnavailable, kIo.
 Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepPattern& pattern,
                                        KnownCommits* known = nullptr);
 // The attribute of one directory; nullopt: it has none, or this is no CairnFS.

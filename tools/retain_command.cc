@@ -111,6 +111,10 @@ int TellFates(const RetainCommand& command, const RunDirectory& run, const Polic
     return daemon::kExitDone;
   }
   for (const std::string& note : report.notes) fmt::print(stderr, "cairnfs: {}\n", Printable(note));
+  if (report.lines.empty()) {
+    const std::string matches = policy.match.empty() ? "has a number in its name" : "matches " + policy.match;
+    fmt::print(stderr, "cairnfs: no directory in {} {}\n", Printable(run.path()), Printable(matches));
+  }
   std::string text;
   for (const Fate& line : report.lines) {
     const char* fate = line.removed ? "removed" : line.goes ? "goes" : "stays";

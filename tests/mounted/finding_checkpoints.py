@@ -116,6 +116,43 @@ def damage_is_stepped_over():
         mount.umount()
 
 
+def what_is_in_removal_is_named():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        make_run(mount, [1, 2, 3])
+        run = mount.path + "/run"
+        call("retain", mount.path + "/run", "--now", "--keep-last", "1", "--keep-inside", "below", "--match", STEP)
+        going = run + "/.cairnfs-going-abcdefghijklmnop-" + "step-9".encode().hex().translate(
+            str.maketrans("0123456789abcdef", "abcdefghijklmnop"))
+        os.mkdir(going)
+        for command, code in (("ls", 0), ("latest", NONE_FOUND)):
+            options = ("--before", "3") if command == "latest" else ()
+            found = call(command, run, "--match", STEP, *options, expect=code)
+            for words in ("step-1: retention has removed it, but for what stays", "step-9: retention removes it"):
+                assert words in found.stderr, found
+        nothing = call("retain", run, "--dry-run", "--keep-last", "1", "--match", r"other-(\d+)")
+        assert nothing.stdout == "" and r"no directory in" in nothing.stderr and r"matches other-(\d+)" in nothing.stderr
+        mount.umount()
+
+
+def the_newest_file_is_the_time():
+    """Of what was not committed, and all of one step are told."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        for number, name in enumerate(("step-5", "step-05", "step-005"), 1):
+            os.mkdir(f"{mount.path}/{name}")
+            for path in (f"{mount.path}/{name}/file", f"{mount.path}/{name}"):
+                if path.endswith("file"):
+                    open(path, "w", encoding="utf-8").close()
+                os.utime(path, (number * 1000, number * 1000))
+        os.utime(mount.path + "/step-5/file", (9000, 9000))
+        found = call("latest", mount.path)
+        older = f"step 5 is there 3 times; {mount.path}/step-005, {mount.path}/step-05 are older than {mount.path}/step-5"
+        assert found.stdout == mount.path + "/step-5\n" and older in found.stderr, found
+        assert json.loads(call("latest", mount.path, "--json").stdout)["time"] == 9000
+        mount.umount()
+
+
 @contextlib.contextmanager
 def watching(path, *options):
     with subprocess.Popen([program("cairnfs"), "watch", path, *options], stdout=subprocess.PIPE, text=True) as process:
@@ -234,5 +271,6 @@ def numbers_are_whole():
 
 if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
-                        commits_are_watched, those_that_are_removed_meanwhile_are_told, status_tells_a_commit,
+                        what_is_in_removal_is_named, the_newest_file_is_the_time, commits_are_watched,
+                        those_that_are_removed_meanwhile_are_told, status_tells_a_commit,
                         a_daemon_that_is_gone_is_told, numbers_are_whole]))

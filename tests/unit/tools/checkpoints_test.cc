@@ -1,5 +1,6 @@
 #include "checkpoints.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -8,6 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+
+#include "retention/values.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -60,6 +63,43 @@ TEST_F(CheckpointsTest, WhatOthersSetAsACommitIsNone) {
     ASSERT_TRUE(commit.ok());
     EXPECT_FALSE(*commit) << text;
   }
+}
+
+TEST_F(CheckpointsTest, WhatRetentionRemovesIsNamed) {
+  Put("step-1/a", "1");
+  Put(retention::GoingName("abcdefghijklmnop", "step-2") + "/a", "1");
+  Put(retention::GoingName("abcdefghijklmnop", "notes") + "/a", "1");
+  Put(retention::GoingName("abcdefghijklmnop", std::string(200, '1')) + "/a", "1");
+  for (const char* pattern : {"step-(\\d+)", ""}) {
+    const auto list = ListCheckpoints(root_.string(), *StepPattern::Parse(pattern));
+    ASSERT_TRUE(list.ok());
+    EXPECT_EQ(list->checkpoints.size(), 1u);
+    EXPECT_TRUE(list->skipped.empty());
+    ASSERT_EQ(list->in_removal.size(), 1u);
+    EXPECT_NE(list->in_removal[0].find("/step-2: retention removes it; it is now .cairnfs-going-"), std::string::npos);
+  }
+}
+
+// A file that is written anew does not change its directory.
+TEST_F(CheckpointsTest, TheTimeIsThatOfTheNewestFile) {
+  Put("step-1/old", "1");
+  Put("step-1/new", "1");
+  const auto set_time = [&](const std::string& path, time_t seconds) {
+    const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, {.tv_sec = seconds, .tv_nsec = 0}};
+    ASSERT_EQ(utimensat(AT_FDCWD, (root_ / path).c_str(), times, 0), 0);
+  };
+  const auto time_of = [&](KnownCommits* known) {
+    const auto list = ListCheckpoints(root_.string(), *StepPattern::Parse(""), known);
+    return list.ok() && list->checkpoints.size() == 1 ? list->checkpoints[0].time : -1.0;
+  };
+  set_time("step-1/old", 1000);
+  set_time("step-1/new", 3000);
+  set_time("step-1", 2000);
+  EXPECT_EQ(time_of(nullptr), 3000);
+  KnownCommits known;
+  EXPECT_EQ(time_of(&known), 2000);
+  set_time("step-1", 4000);
+  EXPECT_EQ(time_of(nullptr), 4000);
 }
 
 TEST_F(CheckpointsTest, WhatIsKnownIsNotReadAgain) {
