@@ -8,7 +8,7 @@ namespace cairnfs::tools {
 
 enum class Depth {
   kFormats,   // reads the ends of files, where their format says whether they are whole
-  kAllBytes,  // reads everything
+  kAllBytes,  // reads everything, from the disk
 };
 // Why the checkpoint cannot be loaded, as far as can be told; nullopt: nothing is wrong.
 std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth);

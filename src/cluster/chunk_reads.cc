@@ -30,6 +30,12 @@ void ChunkReads::GetForReader(const Digest& digest, store::ChunkCallback done) {
   });
 }
 
+void ChunkReads::GetFromDisk(const Digest& digest, store::ChunkCallback done) {
+  if (auto pending = parts_.find_pending(digest)) return done(*std::move(pending));
+  const auto tell = [done = std::move(done)](Result<store::ChunkData> data, const auto&) { done(std::move(data)); };
+  parts_.local.GetFromDisk(digest, OrReadElsewhere(digest, tell));
+}
+
 void ChunkReads::GetStored(const Digest& digest, store::ChunkCallback done) {
   ReadHereFirst(digest,
                 [done = std::move(done)](Result<store::ChunkData> data, const auto&) { done(std::move(data)); });
@@ -59,7 +65,11 @@ void ChunkReads::Read(const Digest& digest, FetchCallback done) {
 
 // Where the own store has it not, or in vain, another node has. What was damaged here is replaced.
 void ChunkReads::ReadHereFirst(const Digest& digest, FetchCallback done) {
-  parts_.local.Get(digest, [this, digest, done = std::move(done)](Result<store::ChunkData> here) {
+  parts_.local.Get(digest, OrReadElsewhere(digest, std::move(done)));
+}
+
+store::ChunkCallback ChunkReads::OrReadElsewhere(const Digest& digest, FetchCallback done) {
+  return [this, digest, done = std::move(done)](Result<store::ChunkData> here) {
     if (here.ok()) return done(std::move(here), {});
     const bool is_damaged = here.error().code != ErrorCode::kNotFound;
     if (is_damaged) parts_.on_damaged(digest);
@@ -70,7 +80,7 @@ void ChunkReads::ReadHereFirst(const Digest& digest, FetchCallback done) {
       parts_.stores.Post([this, digest, sound = *data] { Replace(digest, sound); });
       done(std::move(data), {});
     });
-  });
+  };
 }
 
 void ChunkReads::Prefetch(std::span<const Digest> digests) {

@@ -42,6 +42,7 @@ class ChunkReads {
   // As those of ChunkStore.
   void Get(const Digest& digest, store::ChunkCallback done);
   void GetForReader(const Digest& digest, store::ChunkCallback done);
+  void GetFromDisk(const Digest& digest, store::ChunkCallback done);
   void Prefetch(std::span<const Digest> digests);
   void EndWaits() { waiting_.Close(); }
   // As Get, of what lies on a disk, here or on another node.
@@ -66,6 +67,8 @@ class ChunkReads {
   void Read(const Digest& digest, FetchCallback done);
   bool IsReadElsewhere(const Digest& digest) const;
   void ReadHereFirst(const Digest& digest, FetchCallback done);
+  // Gets what the own store has answered.
+  store::ChunkCallback OrReadElsewhere(const Digest& digest, FetchCallback done);
   bool Replace(const Digest& digest, const store::ChunkData& data);
   void ReplaceDamaged(const Digest& digest, Healing::Ended ended);
 

@@ -31,6 +31,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   Result<store::ChunkPin> Pin(const Digest& digest, size_t size) override;
   Result<std::vector<bool>> Has(const Context& context, std::span<const Digest> digests) override;
   void Get(const Digest& digest, store::ChunkCallback done) override { reads_.Get(digest, std::move(done)); }
+  void GetFromDisk(const Digest& digest, store::ChunkCallback done) override {
+    reads_.GetFromDisk(digest, std::move(done));
+  }
   void GetForReader(const Digest& digest, store::ChunkCallback done) override {
     reads_.GetForReader(digest, std::move(done));
   }

@@ -72,6 +72,7 @@ struct OpenFlags {
   bool sync = false;          // O_SYNC or O_DSYNC: each write is a sync point
   bool no_atime = false;      // reads leave the time of access alone
   bool executes = false;      // the kernel opens it for exec
+  bool from_disk = false;     // what is stored is read from the disk, also where it is in memory
   bool kills_set_id = false;  // with `truncate`: the opener may not leave set-id bits
 };
 

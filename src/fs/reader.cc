@@ -47,6 +47,7 @@ struct Reader::Plan {
   uint64_t offset = 0;
   size_t size = 0;
   ReadOptions options;
+  bool from_disk = false;
   unsigned attempt = 0;
   bool saw_others = false;
   HostWaits waits;
@@ -135,6 +136,7 @@ void Reader::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, 
   plan->offset = offset;
   plan->size = size;
   plan->options = options;
+  plan->from_disk = handle && handle->flags.from_disk;
   plan->done = [this, handle, done = std::move(done)](Result<FileSystem::ReadResult> result) {
     // After the look at the store, which may be how it comes out.
     if (const Status same = handle ? at_.session.CheckRead(*handle) : Status(); !same.ok()) return done(same.error());
@@ -146,7 +148,7 @@ void Reader::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, 
   };
   if (handle) {
     CheckAtime(*handle);
-    ReadAhead(*handle, inode, offset, size);
+    if (!plan->from_disk) ReadAhead(*handle, inode, offset, size);
   }
   // The first look at a program, from which on the kernel lets nobody write to it.
   const bool executes = handle && handle->flags.executes && !options.for_page_cache;
@@ -215,7 +217,7 @@ void Reader::FetchParts(const PlanPtr& plan) {
   plan->missing = extents;
   for (size_t i = 0; i < plan->parts.size(); i++) {
     if (!plan->parts[i].extent) continue;
-    at_.parts.chunks.Get(plan->parts[i].extent->digest, [this, plan, i](Result<store::ChunkData> chunk) {
+    const auto take = [this, plan, i](Result<store::ChunkData> chunk) {
       Plan::Part& part = plan->parts[i];
       if (chunk.ok() && chunk->size >= part.extent->chunk_offset + part.length) {
         part.chunk = std::move(*chunk);
@@ -227,7 +229,13 @@ void Reader::FetchParts(const PlanPtr& plan) {
         }
       }
       if (--plan->missing == 0) Finish(plan);
-    });
+    };
+    const Digest& digest = plan->parts[i].extent->digest;
+    if (plan->from_disk) {
+      at_.parts.chunks.GetFromDisk(digest, take);
+    } else {
+      at_.parts.chunks.Get(digest, take);
+    }
   }
   if (--plan->missing == 0) Finish(plan);
 }

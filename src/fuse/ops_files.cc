@@ -97,6 +97,7 @@ fs::OpenFlags OpenFlagsOf(int flags) {
   result.sync = (flags & O_DSYNC) != 0;  // O_SYNC includes its bit
   result.no_atime = (flags & O_NOATIME) != 0;
   result.executes = (flags & kOpenForExec) != 0;
+  result.from_disk = !result.write && (flags & O_DIRECT) != 0 && (flags & O_SYNC) == O_SYNC;
   return result;
 }
 

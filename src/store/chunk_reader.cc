@@ -80,6 +80,10 @@ std::optional<ChunkData> ChunkReader::FindCached(const Digest& digest, Reader re
 void ChunkReader::Get(const Digest& digest, Reader reader, ChunkCallback done) {
   if (auto cached = FindCached(digest, reader)) return done(*std::move(cached));
   counters_.cache_misses.fetch_add(1, std::memory_order_relaxed);
+  GetFromDisk(digest, reader, std::move(done));
+}
+
+void ChunkReader::GetFromDisk(const Digest& digest, Reader reader, ChunkCallback done) {
   OperationPtr operation;
   ReadLane::Ticket ticket;
   {

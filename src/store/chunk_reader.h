@@ -34,6 +34,7 @@ class ChunkReader {
 
   std::optional<ChunkData> FindCached(const Digest& digest, Reader reader);
   void Get(const Digest& digest, Reader reader, ChunkCallback done);
+  void GetFromDisk(const Digest& digest, Reader reader, ChunkCallback done);  // also where it is cached
   // Reads the chunks into the cache, unless there are many such reads already or the pool is short.
   void Prefetch(std::span<const Digest> digests, Reader reader);
   const ReadCounters& counters() const { return counters_; }

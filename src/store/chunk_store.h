@@ -76,6 +76,8 @@ class ChunkStore {
   // expected back have the chunk, it waits for them for some time, without a thread or buffers. Not for a caller that
   // holds something that others need meanwhile.
   virtual void GetForReader(const Digest& digest, ChunkCallback done) { Get(digest, std::move(done)); }
+  // As Get, but what this node has is read from its disk, also where its bytes are in memory.
+  virtual void GetFromDisk(const Digest& digest, ChunkCallback done) = 0;
   // True: slices that were put stay in memory until other hosts have the chunk.
   virtual bool KeepsPutSlices() { return false; }
   // Reads wait no more from now on, and those that do end with their error at once.

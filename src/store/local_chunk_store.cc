@@ -369,6 +369,9 @@ std::vector<bool> LocalChunkStore::HasSound(std::span<const Digest> digests) {
 void LocalChunkStore::Get(const Digest& digest, ChunkCallback done) {
   GetFor(Reader::kThisHost, digest, std::move(done));
 }
+void LocalChunkStore::GetFromDisk(const Digest& digest, ChunkCallback done) {
+  impl_->reader_.GetFromDisk(digest, Reader::kThisHost, std::move(done));
+}
 void LocalChunkStore::GetFor(Reader reader, const Digest& digest, ChunkCallback done) {
   impl_->reader_.Get(digest, reader, std::move(done));
 }

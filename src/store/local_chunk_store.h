@@ -111,6 +111,7 @@ class LocalChunkStore final : public ChunkStore {
   // As Has, but no for a chunk whose copy was found damaged: what other nodes may count on.
   std::vector<bool> HasSound(std::span<const Digest> digests);
   void Get(const Digest& digest, ChunkCallback done) override;
+  void GetFromDisk(const Digest& digest, ChunkCallback done) override;
   void Prefetch(std::span<const Digest> digests) override;
   // Get and Prefetch are for readers on this host. These say who reads, which decides how long the chunks are kept.
   void GetFor(Reader reader, const Digest& digest, ChunkCallback done);

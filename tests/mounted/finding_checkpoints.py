@@ -97,18 +97,23 @@ def what_is_cut_short_is_stepped_over():
 
 
 def damage_is_stepped_over():
+    """Also what is whole in memory, as right after a save."""
     with Scratch() as scratch:
         mount = Mount(scratch)
         content = os.urandom(4 * MIB)
-        commit(mount, "step-1", {"file": os.urandom(MIB)})
+        commit(mount, "step-1", {"file": os.urandom(MIB), "empty": b""})
         commit(mount, "step-2", {"file": content})
-        mount.umount()
+        assert call("latest", mount.path, "--verify").stdout == mount.path + "/step-2\n"
         for name in os.listdir(mount.data + "/segments"):
             with open(f"{mount.data}/segments/{name}", "r+b") as file:
                 at = file.read().find(content[-1000:])
                 if at >= 0:
                     file.seek(at)
                     file.write(b"damage" * 100)
+                    os.fsync(file.fileno())
+        found = call("latest", mount.path, "--verify")
+        assert found.stdout == mount.path + "/step-1\n" and "step-2: file: it cannot be read" in found.stderr, found
+        mount.umount()
         mount = Mount(scratch)
         assert call("latest", mount.path).stdout == mount.path + "/step-2\n"
         found = call("latest", mount.path, "--verify")

@@ -233,12 +233,15 @@ class ClusterChunkTest : public ::testing::Test {
   TestNode& HomeOf(const TestChunk& chunk) { return NodeOf(First(*cluster_.view(), chunk.digest, 1)[0]->id); }
   // One bit in the chunk's bytes on the node's disk is wrong from now on; nothing of it is in memory.
   static void Damage(TestNode& node, const TestChunk& chunk) {
+    DamageOnDisk(node, chunk);
+    node.local->DropCache();
+  }
+  static void DamageOnDisk(TestNode& node, const TestChunk& chunk) {
     auto value = node.engine->Get(store::ChunkKey(chunk.digest));
     ASSERT_TRUE(value.ok() && value->has_value());
     const store::Location location = *store::DecodeLocation(**value);
     const std::string name = store::MakeSegmentName(store::SegmentName::kSegment, location.segment);
     ASSERT_TRUE(node.memory.FlipBit(name, (location.data_offset() + 100) * 8));
-    node.local->DropCache();
   }
   // A chunk that was put, and its bytes, which live for as long as the store keeps them in memory.
   struct Kept {

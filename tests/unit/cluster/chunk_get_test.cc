@@ -181,6 +181,24 @@ TEST_F(ClusterChunkTest, ADamagedOwnCopyIsReplaced) {
   EXPECT_TRUE(*text == chunks[3].bytes);
 }
 
+TEST_F(ClusterChunkTest, ADamagedOwnCopyIsFoundBehindWhatIsInMemory) {
+  AddNodes(3);
+  const auto chunks = MakeChunks(1, 10);
+  PutAll(*nodes_[0], chunks);
+  ASSERT_OK(nodes_[0]->chunks->Sync());
+  ExpectReads(*nodes_[0], chunks);
+  DamageOnDisk(*nodes_[0], chunks[3]);
+  ExpectReads(*nodes_[0], chunks);
+  EXPECT_EQ(nodes_[0]->local->Stats().corrupt_chunks_total, 0u);
+  for (const TestChunk& chunk : chunks) {
+    std::promise<bool> is_sound;
+    nodes_[0]->chunks->GetFromDisk(chunk.digest, [&](Result<store::ChunkData> data) { is_sound.set_value(data.ok()); });
+    EXPECT_TRUE(is_sound.get_future().get());
+  }
+  EXPECT_EQ(nodes_[0]->local->Stats().corrupt_chunks_total, 1u);
+  EXPECT_TRUE(Eventually([&] { return ProblemsOf(*nodes_[0]) == 0; }));
+}
+
 TEST_F(ClusterChunkTest, ADamagedCopyElsewhereIsPassedOverAndReplaced) {
   AddNodes(3);
   const auto chunks = MakeChunks(1, 30);

@@ -1,5 +1,7 @@
 // Damage: flipped, cut and missing segments, failing disks; clear errors, no crash, and what is sound stays readable.
 #include <algorithm>
+#include <future>
+#include <optional>
 
 #include "../../support/eventually.h"
 #include "damage_fixture.h"
@@ -27,6 +29,23 @@ TEST_F(DamageTest, FlippedByteIsCorrupt) {
   ASSERT_OK(store_->Sweep(
       {}, [&](const Digest& d) { return d != chunks_[4].digest && d != chunks_[5].digest; }, SweepOptions(), progress));
   ExpectReads(chunks_[6]);
+}
+
+TEST_F(DamageTest, WhatIsReadFromTheDiskIsNotTakenFromMemory) {
+  Fill();
+  const auto code_from_disk = [&](const TestChunk& chunk) {
+    std::promise<std::optional<ErrorCode>> code;
+    store_->GetFromDisk(chunk.digest, [&](Result<ChunkData> data) {
+      code.set_value(data.ok() ? std::nullopt : std::optional(data.error().code));
+    });
+    return code.get_future().get();
+  };
+  ExpectReads(chunks_[3]);
+  EXPECT_EQ(code_from_disk(chunks_[3]), std::nullopt);
+  Flip(chunks_[3]);
+  ExpectReads(chunks_[3]);
+  EXPECT_EQ(code_from_disk(chunks_[3]), ErrorCode::kCorrupt);
+  EXPECT_EQ(code_from_disk(MakeChunk(1000, 5000)), ErrorCode::kNotFound);
 }
 
 // It may be the only sound copy: the entry of the damaged one must not outlive it.
