@@ -293,8 +293,9 @@ Result<TicketRecord> Tickets::Await(const Context& context, TicketId id, uint32_
     if (!entry) return NoTicket(id);
     CAIRNFS_ASSIGN_OR_RETURN(TicketRecord record, TicketRecord::Decode(entry->value));
     if (uid != 0 && uid != record.uid) {
-      return MakeError(ErrorCode::kPermission, fmt::format("ticket {} is another user's: its result is for {} and root",
-                                                           meta::TicketText(id), UserName(record.uid)));
+      return MakeError(ErrorCode::kPermission,
+                       fmt::format("ticket {} is another user's: its result is for {}{}", meta::TicketText(id),
+                                   UserName(record.uid), record.uid == 0 ? "" : " and root"));
     }
     if (IsExpired(record)) return NoTicket(id);
     if (calls.IsStopped()) return MakeError(ErrorCode::kInterrupted, "the wait was ended; the commit goes on");
