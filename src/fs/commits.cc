@@ -122,21 +122,15 @@ void Commits::Stop() {
 void Commits::AddTo(meta::RenameParams& params, const Caller& caller) {
   params.commit = meta::CommitRecord{
       .at = {}, .node = self_.node, .host = self_.name(), .uid = caller.uid, .command = CommandOf(caller.pid)};
-  params.was_written_below = [this, context = caller.context](InodeId directory) {
-    return WasWrittenBelow(context, directory);
-  };
+  params.was_written_below = [this](InodeId directory) { return WasWrittenBelow(directory); };
 }
 
-// What cannot be found out is no reason to refuse a rename.
-bool Commits::WasWrittenBelow(const Context& context, InodeId directory) {
+bool Commits::WasWrittenBelow(InodeId directory) {
   {
     MutexLock lock(mutex_);
     if (wanted_.contains(directory)) return false;  // what was written is about to be taken by the commit before
   }
-  const std::vector<InodeId> written = at_.saves.Written();
-  if (written.empty()) return false;
-  const auto below = at_.names.FindBelow(context, directory, written);
-  return below.ok() && !below->empty();
+  return at_.saves.IsWrittenBelow(directory);
 }
 
 void Commits::Withdraw(const std::vector<InodeId>& directories) {
@@ -162,7 +156,7 @@ void Commits::OnChanged(const std::vector<kv::KvEvent>& events) {
     const auto record = meta::CommitRecord::Decode(*event.value);
     // One of its own whose answer was lost, too.
     const bool is_own = record.ok() && record->node == self_.node;
-    Post(*directory, {.takes_over = is_own || !at_.saves.Written().empty(), .counts = is_own, .is_news = true});
+    Post(*directory, {.takes_over = is_own || at_.saves.IsWrittenBelow(*directory), .counts = is_own, .is_news = true});
   }
 }
 
@@ -239,29 +233,27 @@ Result<std::optional<meta::CommitPart>> Commits::AddOwn(InodeId directory, const
   if (wanted.counts && !own.part.totals) {
     CAIRNFS_ASSIGN_OR_RETURN(totals, CountBelow(until_stop_, at_.names, at_.kv, directory));
   }
-  bool has_taken = false;
-  std::vector<InodeId> below;
-  meta::CommitPart taken;
-  if (wanted.takes_over) {
-    CAIRNFS_ASSIGN_OR_RETURN(below, at_.names.FindBelow(until_stop_, directory, at_.saves.Written()));
-    has_taken = at_.saves.Take(below, taken);
-  }
+  Saves::Taken taken;
+  if (wanted.takes_over) taken = at_.saves.TakeBelow(directory);
+  const bool has_taken = !taken.tallies.empty();
   if (!has_taken && !totals && !wanted.durable) return whole;
   meta::CommitPart changed_part;
   const Status changed = ChangePart(directory, commit, [&](meta::CommitPart& part) {
-    part.Add(taken);
+    part.Add(taken.part);
     part.wait_ns += wanted.waited_ns;
     if (wanted.durable) part.durable = wanted.durable;
     if (totals) part.totals = totals;
     changed_part = part;
   });
-  if (!changed.ok() && changed.error().code != ErrorCode::kConflict) at_.saves.GiveBack(directory, taken);
+  if (!changed.ok() && changed.error().code != ErrorCode::kConflict) {
+    at_.saves.GiveBack(directory, commit.record.uid, taken.part);
+  }
   if (!changed.ok()) return changed.error();
   // The host that renamed has it all once its rename was answered.
   if (commit.record.node == self_.node ? wanted.durable.has_value() : has_taken) whole = changed_part;
   MutexLock lock(mutex_);
   if (stop_.stop_requested() || uncopied_.size() >= kUncopiedMax) return whole;
-  uncopied_.push_back({directory, commit, std::move(below)});
+  uncopied_.push_back({directory, commit, std::move(taken.tallies)});
   if (uncopied_.size() == 1) queue_->Post([this] { AwaitCopies(); });
   return whole;
 }
@@ -279,13 +271,13 @@ void Commits::AwaitCopies() {
       if (!until_stop_.Sleep(kLookForCopiesEvery)) return;
     }
     for (const Uncopied& one : uncopied) {
-      meta::CommitPart late;
+      uint64_t late = 0;
       const Status changed = ChangePart(one.directory, one.commit, [&](meta::CommitPart& part) {
-        at_.saves.TakeLate(one.below, late);
-        part.new_bytes += late.new_bytes;
+        late += Saves::TakeLate(one.taken);
+        part.new_bytes += late;
         part.copied = Clock::WallTime();
       });
-      if (changed.ok() && late.new_bytes > 0) runs_.NoteNewBytes(until_stop_, one.directory, late.new_bytes);
+      if (changed.ok() && late > 0) runs_.NoteNewBytes(until_stop_, one.directory, late);
     }
     MutexLock lock(mutex_);
     uncopied_.erase(uncopied_.begin(), uncopied_.begin() + static_cast<std::ptrdiff_t>(uncopied.size()));

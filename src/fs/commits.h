@@ -87,7 +87,7 @@ class Commits {
   struct Uncopied {
     InodeId directory;
     meta::Commit commit;
-    std::vector<InodeId> below;
+    std::vector<SaveTallyPtr> taken;
   };
   void Post(InodeId directory, const Wanted& wanted);
   void Run(InodeId directory);
@@ -101,7 +101,7 @@ class Commits {
   };
   Result<OwnPart> ReadOwn(InodeId directory, const meta::Commit& commit);
   // Whether something of this host's was written below the directory since its last commit.
-  bool WasWrittenBelow(const Context& context, InodeId directory);
+  bool WasWrittenBelow(InodeId directory);
   // Notes in the parts that the copies are there, once they are.
   void AwaitCopies();
   // Writes this host's part while the record is the one of `commit`; kConflict: it is another one. `change` is called

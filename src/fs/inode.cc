@@ -123,6 +123,11 @@ InodePtr InodeTable::Find(InodeId id) {
   return found == shard.inodes.end() ? nullptr : found->second;
 }
 
+InodeId InodeTable::DirectoryOf(InodeId id) {
+  const InodePtr inode = Find(id);
+  return inode ? InodeId{inode->directory} : InodeId{};
+}
+
 InodePtr InodeTable::AddLookup(InodeId id) {
   Shard& shard = ShardOf(id);
   MutexLock lock(shard.mutex);

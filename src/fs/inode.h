@@ -193,9 +193,10 @@ class InodeTable {
   // compares it, and reads again if it went up.
   std::atomic<uint64_t> contents_dropped{0};
 
-  InodePtr Find(InodeId id);       // null when absent
-  InodePtr AddLookup(InodeId id);  // makes it if absent
-  InodePtr Hold(InodeId id);       // makes it if absent
+  InodePtr Find(InodeId id);        // null when absent
+  InodeId DirectoryOf(InodeId id);  // Inode::directory; 0: it is not known
+  InodePtr AddLookup(InodeId id);   // makes it if absent
+  InodePtr Hold(InodeId id);        // makes it if absent
   void Unhold(const InodePtr& inode);
   void Forget(InodeId id, uint64_t count);
   // The inode has no link left. If nobody holds it, on_orphan is called at once.

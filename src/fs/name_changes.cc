@@ -59,6 +59,8 @@ Result<meta::RenameResult> NameChanges::Commit(const Context& context, const met
   if (const InodePtr moved = at_.table.Find(result.moved)) moved->directory = params.to_parent.value;
   const InodePtr exchanged = result.exchanged ? at_.table.Find(*result.exchanged) : nullptr;
   if (exchanged) exchanged->directory = params.from_parent.value;
+  if (S_ISDIR(result.moved_type)) at_.saves.NoteMoved(result.moved);
+  if (exchanged) at_.saves.NoteMoved(*result.exchanged);
   return result;
 }
 

@@ -47,7 +47,7 @@ Done<void> Timed(const HandlePtr& handle, Done<void> done) {
 
 }  // namespace
 
-HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
+HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) {
   auto handle = std::make_shared<Handle>();
   handle->inode = inode;
   handle->flags = flags;
@@ -61,7 +61,7 @@ HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags) {
     inode->write_open_count++;
     inode->write_opens++;
     inode->refused_execs.clear();
-    handle->tally = at_.saves.Of(InodeId{inode->directory});
+    handle->tally = at_.saves.Of(InodeId{inode->directory}, uid);
   }
   at_.table.Hold(inode->id);
   count_++;
@@ -104,7 +104,7 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
       inode->no_capability = true;
       inode->no_set_id = !has_set_id;
     }
-    created.handle = AddHandle(inode, flags);
+    created.handle = AddHandle(inode, flags, params.uid);
   }
   at_.sharing.EndCreate(context, inode, session);
   return created;
@@ -126,12 +126,12 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
     MutexLock lock(inode->mutex);
     others = OthersOf(inode);
   }
-  auto finish = [this, inode, held, flags, others, done = std::move(done)](const Status& status) {
+  auto finish = [this, inode, held, flags, others, uid = caller.uid, done = std::move(done)](const Status& status) {
     Result<HandleId> handle = HandleId{0};
     {
       MutexLock lock(inode->mutex);
       if (status.ok()) {
-        handle = AddHandle(inode, flags);
+        handle = AddHandle(inode, flags, uid);
       } else {
         handle = status.error();
         if (flags.truncate) NoteTruncationFailed(inode, others, status.error());

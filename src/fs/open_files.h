@@ -32,7 +32,8 @@ class OpenFiles {
   // An inode that an open holds while it has no handle yet: should its last name go meanwhile, its bytes stay.
   class Held;
 
-  HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags) REQUIRES_LOCK(inode->mutex);
+  // For `uid`, who opens.
+  HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) REQUIRES_LOCK(inode->mutex);
   // What else there is of a file as an open begins that empties it.
   struct Others {
     bool may_lose = false;     // somebody writes to it, has written what is not published, or is to be told of a loss

@@ -57,7 +57,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Contents> contents;
   std::unique_ptr<Totals> totals;
   std::unique_ptr<Trash> trash;
-  Saves saves;
+  Saves saves{[this](InodeId directory) { return table.DirectoryOf(directory); }};
   std::unique_ptr<Commits> commits;
   Keeping keeping{parts.names, table};
   std::unique_ptr<Policies> policies;

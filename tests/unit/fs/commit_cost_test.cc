@@ -1,6 +1,7 @@
 // What the rename of a finished directory costs: the same however many files lie below it, once their bytes are safe.
 #include "cluster_fixture.h"
 #include "fixture.h"
+#include "fs/attributes.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
@@ -66,6 +67,49 @@ TEST(CommitCost, OnOneHostIsTheSameForTwoFilesAndTwoThousand) {
   const EngineCalls few = CostOfRename(2);
   EXPECT_GT(few.writes, 0u);
   EXPECT_EQ(CostOfRename(2000), few);
+}
+
+// Of a directory that has a record of its commit: whether anything was written below it since is to be found out.
+EngineCalls CostOfSecondRename(uint64_t written_beside) {
+  World world;
+  world.fs_options.flush_interval_ms = 3'600'000;
+  world.Remake();
+  const auto make = [&](const std::string& name) {
+    auto directory = world.fs->names().MakeNode({}, kRootInode, name, WithMode(S_IFDIR | 0755));
+    EXPECT_TRUE(directory.ok());
+    return directory->inode;
+  };
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    EXPECT_TRUE(World::Await<void>([&](Done<void> done) {
+                  world.fs->names().Rename({kRootInode, from, kRootInode, to}, {}, std::move(done));
+                }).ok());
+  };
+  const InodeId checkpoint = make("step.tmp");
+  MakeSmallFile(world, checkpoint, "file");
+  rename("step.tmp", "step");
+  const auto is_recorded = [&] {
+    const auto commit = World::Await<std::string>([&](Done<std::string> done) {
+      world.fs->attributes().GetXattr(checkpoint, "user.cairnfs.commit", std::move(done));
+    });
+    return commit.ok() && commit->find("\"files\":1") != std::string::npos;
+  };
+  EXPECT_TRUE(Eventually(is_recorded));
+  for (uint64_t i = 0; i < written_beside; i++) MakeSmallFile(world, make("beside" + std::to_string(i)), "file");
+  world.fs_options.read_only = true;  // so nothing is added to the record of the commit meanwhile
+  EXPECT_TRUE(World::Await<void>([&](Done<void> done) {
+                world.fs->maintenance().Change(world.fs_options, std::move(done));
+              }).ok());
+  const EngineCalls before = CallsOf(*world.engine);
+  rename("step", "kept");
+  const EngineCalls after = CallsOf(*world.engine);
+  return {after.gets - before.gets, after.scans - before.scans, after.writes - before.writes,
+          after.written_keys - before.written_keys};
+}
+
+TEST(CommitCost, OfASecondRenameIsTheSameBesideManyWrittenDirectories) {
+  const EngineCalls few = CostOfSecondRename(1);
+  EXPECT_GT(few.writes, 0u);
+  EXPECT_EQ(CostOfSecondRename(200), few);
 }
 
 class ClusterCommitCost : public ClusterTest {
