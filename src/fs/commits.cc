@@ -14,10 +14,9 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr unsigned kCommitThreads = 2;  // one may look for copies for long
+constexpr unsigned kCommitThreads = 3;  // one may look for copies for long, and one wait to look at all records
 constexpr size_t kUncopiedMax = 1024;
 constexpr std::chrono::seconds kLookForCopiesEvery{1};
-constexpr size_t kPostedMax = 4096;
 constexpr size_t kRefusalsPostedMax = 64;
 constexpr size_t kRefusalsEndedAtOnce = 64;
 constexpr size_t kRecentMax = 16;
@@ -139,13 +138,16 @@ void Commits::Withdraw(const std::vector<InodeId>& directories) {
   if (!directories.empty()) static_cast<void>(at_.kv.Commit(until_stop_, transaction).ok());
 }
 
-void Commits::NoteCommitted(const std::vector<InodeId>& directories, Clock::duration waited) {
+void Commits::NoteCommitted(const std::vector<InodeId>& directories, const Renamed& renamed) {
+  const auto took_ns = static_cast<uint64_t>(std::chrono::nanoseconds(renamed.took).count());
   for (const InodeId directory : directories) {
-    Post(directory, {.takes_over = true,
-                     .counts = true,
-                     .is_news = true,
-                     .durable = Clock::WallTime(),
-                     .waited_ns = static_cast<uint64_t>(std::chrono::nanoseconds(waited).count())});
+    Post(directory, renamed.uid,
+         {.takes_over = true,
+          .counts = true,
+          .is_news = true,
+          .durable = Clock::WallTime(),
+          .renamed_ns = took_ns,
+          .waited_ns = took_ns});
   }
 }
 
@@ -156,42 +158,39 @@ void Commits::OnChanged(const std::vector<kv::KvEvent>& events) {
     const auto record = meta::CommitRecord::Decode(*event.value);
     // One of its own whose answer was lost, too.
     const bool is_own = record.ok() && record->node == self_.node;
-    Post(*directory, {.takes_over = is_own || at_.saves.IsWrittenBelow(*directory), .counts = is_own, .is_news = true});
+    if (!record.ok()) continue;
+    Post(*directory, record->uid,
+         {.takes_over = is_own || at_.saves.IsWrittenBelow(*directory), .counts = is_own, .is_news = true});
   }
 }
 
 // Commits may have been among what was missed.
-void Commits::OnMissed() {
-  const std::vector<InodeId> written = at_.saves.Written();
-  if (written.empty()) return;
-  std::set<InodeId> committed;
-  const auto visit = [&](const kv::KvEntry& entry) {
-    if (const auto directory = meta::InodeOfCommitKey(entry.key)) committed.insert(*directory);
-    return true;
-  };
-  const Status scanned = ScanPrefix(until_stop_, at_.kv, meta::CommitsPrefix(), visit);
-  const auto nearest = at_.names.FindNearest(until_stop_, committed, written);
-  if (!scanned.ok() || !nearest.ok()) return;
-  for (const auto& directory : *nearest) {
-    if (directory && directory->value != 0) Post(*directory, {.takes_over = true});
-  }
-}
+void Commits::OnMissed() { PostLook(Look::kOthersToo); }
 
-void Commits::Post(InodeId directory, const Wanted& wanted) {
+void Commits::Post(InodeId directory, uint32_t uid, const Wanted& wanted) {
   MutexLock lock(mutex_);
-  // What others commit crowds out nothing of this host.
-  const size_t posted_max = wanted.takes_over || wanted.counts ? kPostedMax : kPostedMax / 2;
-  if (stop_.stop_requested() || is_read_only_ || wanted_.size() >= posted_max) return;
+  if (stop_.stop_requested() || is_read_only_) return;
   const auto [found, is_new] = wanted_.try_emplace(directory, wanted);
-  if (is_new) return queue_->Post([this, directory] { Run(directory); });
+  if (is_new) {
+    const auto gone = waiting_.Add(uid, directory);
+    if (!gone) return queue_->Post([this] { RunNext(); });
+    wanted_.erase(*gone);
+    return LookAgain();
+  }
   found->second.takes_over |= wanted.takes_over;
   found->second.counts |= wanted.counts;
   found->second.is_news |= wanted.is_news;
+  found->second.renamed_ns += wanted.renamed_ns;
   found->second.waited_ns += wanted.waited_ns;
   if (wanted.durable) found->second.durable = wanted.durable;
 }
 
-void Commits::Run(InodeId directory) {
+void Commits::RunNext() {
+  InodeId directory;
+  {
+    MutexLock lock(mutex_);
+    directory = waiting_.Take();
+  }
   for (;;) {
     Wanted wanted;
     {
@@ -218,7 +217,7 @@ Status Commits::Complete(InodeId directory, const Wanted& wanted) {
   if (!commit) return {};
   const auto own = AddOwn(directory, *commit, wanted);
   Runs::News news{.at = commit->record.at};
-  if (wanted.durable) news.renamed_ns = wanted.waited_ns;
+  if (wanted.durable) news.renamed_ns = wanted.renamed_ns;
   if (own.ok()) news.own = *own;
   if (wanted.is_news || news.own) runs_.Note(until_stop_, directory, news);
   return own.ok() ? Status() : Status(own.error());
@@ -285,31 +284,73 @@ void Commits::AwaitCopies() {
   }
 }
 
-void Commits::FindRuns() {
+void Commits::LookAtRecords() { PostLook(Look::kOwn); }
+
+void Commits::PostLook(Look how) {
   MutexLock lock(mutex_);
-  if (!stop_.stop_requested() && !is_read_only_) queue_->Post([this] { LookForRuns(); });
+  if (!stop_.stop_requested() && !is_read_only_) queue_->Post([this, how] { LookAtAll(how); });
 }
 
-void Commits::LookForRuns() {
+void Commits::LookAgain() {
+  if (std::exchange(looks_again_, true)) return;
+  spdlog::warn("more is committed than can be added to its records: they are looked at again");
+  queue_->Post([this] {
+    if (!until_stop_.Sleep(kLookAgainAfter)) return;
+    {
+      MutexLock lock(mutex_);
+      looks_again_ = false;
+    }
+    LookAtAll(Look::kOthersToo);
+  });
+}
+
+void Commits::LookAtAll(Look how) {
   using Found = std::pair<Timestamp, InodeId>;
   std::vector<Found> last;
+  std::map<InodeId, meta::CommitRecord> incomplete;  // records of this host to which it has added nothing
+  std::set<InodeId> committed;
+  const std::vector<InodeId> written = how == Look::kOthersToo ? at_.saves.Written() : std::vector<InodeId>();
   const auto keep_newest = [&] {
     std::sort(last.begin(), last.end(), std::greater<Found>());
     last.resize(std::min(last.size(), kCommitsLookedAtMax));
   };
   const auto visit = [&](const kv::KvEntry& entry) {
     const auto directory = meta::InodeOfCommitKey(entry.key);
-    if (!directory) return true;
-    const auto record = meta::CommitRecord::Decode(entry.value);
-    if (record.ok()) last.emplace_back(record->at, *directory);
+    if (!directory) {  // a part comes after its record
+      const auto of = meta::InodeOfCommitPartKey(entry.key, self_.node);
+      const auto record = of ? incomplete.find(*of) : incomplete.end();
+      if (record == incomplete.end()) return true;
+      const auto part = meta::CommitPart::Decode(entry.value);
+      if (part.ok() && part->commit_at == record->second.at && part->totals) incomplete.erase(record);
+      return true;
+    }
+    auto record = meta::CommitRecord::Decode(entry.value);
+    if (!record.ok()) return true;
+    if (!written.empty()) committed.insert(*directory);
+    last.emplace_back(record->at, *directory);
     if (last.size() >= 2 * kCommitsLookedAtMax) keep_newest();
+    if (record->node == self_.node && incomplete.size() < kWaitingMax) incomplete.emplace(*directory, *record);
     return true;
   };
-  static_cast<void>(ScanPrefix(until_stop_, at_.kv, meta::CommitsPrefix(), visit).ok());  // what was found will do
+  const Status scanned = ScanPrefix(until_stop_, at_.kv, meta::CommitsPrefix(), visit);  // what was found will do
+  for (const auto& [directory, record] : incomplete) {
+    Post(directory, record.uid, {.takes_over = true, .counts = true, .is_news = true});
+  }
+  if (scanned.ok() && !written.empty()) FindMissedOfOthers(committed, written);
   keep_newest();
   for (const auto& [at, directory] : last) {
     if (until_stop_.Expired()) return;
     runs_.Note(until_stop_, directory, {.at = at});
+  }
+}
+
+void Commits::FindMissedOfOthers(const std::set<InodeId>& committed, const std::vector<InodeId>& written) {
+  const auto nearest = at_.names.FindNearest(until_stop_, committed, written);
+  if (!nearest.ok()) return;
+  for (const auto& directory : *nearest) {
+    if (!directory || directory->value == 0) continue;
+    const auto commit = at_.names.ReadCommit(until_stop_, *directory);
+    if (commit.ok() && *commit) Post(*directory, (*commit)->record.uid, {.takes_over = true});
   }
 }
 
@@ -424,8 +465,9 @@ Result<std::string> Commits::Describe(const Context& context, InodeId directory,
   CAIRNFS_ASSIGN_OR_RETURN(const auto commit, at_.names.ReadCommit(context, directory));
   if (!commit) return MakeError(ErrorCode::kNoData, "no rename has published it");
   const auto& [record, sum, revision] = *commit;
-  // Whoever was to count them may have ended.
-  if (!sum.totals) Post(directory, {.counts = true});
+  // Whoever was to count them may have ended, or had no place for that.
+  const bool is_own = record.node == self_.node;
+  if (!sum.totals) Post(directory, record.uid, {.takes_over = is_own, .counts = true, .is_news = is_own});
   nlohmann::ordered_json json;
   json["committed_at"] = SecondsOf(record.at);
   json["revision"] = revision;

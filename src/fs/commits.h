@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "fs/filesystem.h"
 #include "fs/runs.h"
 #include "fs/saves.h"
+#include "fs/turns.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::fs {
@@ -43,8 +45,9 @@ class Commits {
   ~Commits() { Stop(); }
   // Adds what this host knows to the commits of others, too. kUnavailable. Once.
   Status WatchOthers(kv::SharedKvStore& store);
-  // Has TellRuns know of the last commits that there are; in the background.
-  void FindRuns();
+  // Looks at the records of all commits, in the background: TellRuns knows of the last ones then, and what is missing
+  // of those of this host is added.
+  void LookAtRecords();
   // What is not written by then is left out.
   void Stop();
   // While the filesystem is read-only nothing is written.
@@ -54,8 +57,12 @@ class Commits {
   void AddTo(meta::RenameParams& params, const Caller& caller);
   // The rename that left records of these was undone.
   void Withdraw(const std::vector<InodeId>& directories);
-  // The rename has left records of these, and its caller has waited for so long.
-  void NoteCommitted(const std::vector<InodeId>& directories, Clock::duration waited);
+  struct Renamed {
+    uint32_t uid = 0;           // who renamed
+    Clock::duration took{};     // until the answer
+  };
+  // The rename has left records of these.
+  void NoteCommitted(const std::vector<InodeId>& directories, const Renamed& renamed);
   // For the log, the status, and who asks for the last refusal.
   void NoteRefused(CommitFailure failure);
   // Since this process began.
@@ -74,6 +81,9 @@ class Commits {
   std::vector<RunReport> TellRuns();
 
   static constexpr size_t kRefusalsMax = 1000;
+  // So many records wait to be added to. What finds no place among them is found when the records are looked at again.
+  static constexpr size_t kWaitingMax = 4096;
+  static constexpr std::chrono::seconds kLookAgainAfter{60};
 
  private:
   // What is to be done for the record of one directory.
@@ -81,7 +91,7 @@ class Commits {
     bool takes_over = false, counts = false;  // what its files have cost; files and bytes
     bool is_news = false;                     // for the runs
     std::optional<Timestamp> durable = {};    // CommitPart::durable
-    uint64_t waited_ns = 0;                   // by the rename
+    uint64_t renamed_ns = 0, waited_ns = 0;   // how long the rename took, and its caller waited
   };
   // Parts that lack copies yet.
   struct Uncopied {
@@ -89,8 +99,9 @@ class Commits {
     meta::Commit commit;
     std::vector<SaveTallyPtr> taken;
   };
-  void Post(InodeId directory, const Wanted& wanted);
-  void Run(InodeId directory);
+  // `uid`: who renamed.
+  void Post(InodeId directory, uint32_t uid, const Wanted& wanted);
+  void RunNext();
   Status Complete(InodeId directory, const Wanted& wanted);
   // This host's part of the commit, once it has all; nullopt: nothing, or not yet.
   Result<std::optional<meta::CommitPart>> AddOwn(InodeId directory, const meta::Commit& commit, const Wanted& wanted);
@@ -111,7 +122,13 @@ class Commits {
   void WriteRefusal(const CommitFailure& failure);
   void OnChanged(const std::vector<kv::KvEvent>& events);
   void OnMissed();
-  void LookForRuns();
+  // Once there may be room for what found none.
+  void LookAgain() REQUIRES_LOCK(mutex_);
+  // On the queue. `how`: whether commits of others may have been missed.
+  enum class Look { kOwn, kOthersToo };
+  void PostLook(Look how);
+  void LookAtAll(Look how);
+  void FindMissedOfOthers(const std::set<InodeId>& committed, const std::vector<InodeId>& written);
 
   const Parts at_;
   const Self self_;
@@ -119,11 +136,13 @@ class Commits {
   std::stop_source stop_;
   const Context until_stop_;
   mutable Mutex mutex_;
-  std::map<InodeId, Wanted> wanted_ GUARDED_BY(mutex_);  // of those in the queue, one task each
-  size_t refusals_posted_ GUARDED_BY(mutex_) = 0;        // the same
-  std::vector<Uncopied> uncopied_ GUARDED_BY(mutex_);    // the queue has a task for them while there are any
-  std::deque<CommitFailure> recent_ GUARDED_BY(mutex_);  // the latest first
-  bool refreshes_runs_ GUARDED_BY(mutex_) = false;       // the queue has a task for that
+  std::map<InodeId, Wanted> wanted_ GUARDED_BY(mutex_);     // of those that wait and those that run
+  Turns<InodeId> waiting_ GUARDED_BY(mutex_){kWaitingMax};  // of wanted_; the queue has a task for each
+  bool looks_again_ GUARDED_BY(mutex_) = false;             // the queue has a task for that
+  size_t refusals_posted_ GUARDED_BY(mutex_) = 0;           // the same
+  std::vector<Uncopied> uncopied_ GUARDED_BY(mutex_);       // the queue has a task for them while there are any
+  std::deque<CommitFailure> recent_ GUARDED_BY(mutex_);     // the latest first
+  bool refreshes_runs_ GUARDED_BY(mutex_) = false;          // the queue has a task for that
   Clock::time_point runs_refreshed_at_ GUARDED_BY(mutex_);
   Runs runs_;
   std::unique_ptr<TaskQueue> queue_;

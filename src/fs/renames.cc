@@ -159,10 +159,10 @@ void LocalNameChanges::RenameDirectory(meta::RenameParams params, const Caller& 
     rename_committed.Pass();
     // Only the name has to become durable yet: what has no space meanwhile is others', and no reason to deny what has
     // happened.
-    auto finish = [this, params, begun, result = *renamed, done = std::move(done)](const Status& named) {
+    auto finish = [this, params, caller, begun, result = *renamed, done = std::move(done)](const Status& named) {
       const Status finished = Finish(params, result.replaced.has_value(), named);
       if (finished.ok()) {
-        at().commits.NoteCommitted(result.committed, Clock::Now() - begun);
+        at().commits.NoteCommitted(result.committed, {.uid = caller.uid, .took = Clock::Now() - begun});
       } else {
         // kInterrupted: it stays.
         if (finished.error().code != ErrorCode::kInterrupted) at().commits.Withdraw(result.committed);

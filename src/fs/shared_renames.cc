@@ -135,7 +135,10 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
   const bool is_another =
       !renamed.ok() && renamed.error().code == ErrorCode::kStale && renaming.session == shared_.host.session();
   if (is_another) return Rename(params, renaming.caller, done);
-  if (renamed.ok()) at().commits.NoteCommitted(renamed->committed, Clock::Now() - renaming.begun_at);
+  if (renamed.ok()) {
+    at().commits.NoteCommitted(renamed->committed,
+                               {.uid = renaming.caller.uid, .took = Clock::Now() - renaming.begun_at});
+  }
   done(renamed.ok() ? Status() : Status(renamed.error()));
 }
 

@@ -175,7 +175,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
 Status LocalFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(tickets->FailWhereBytesMayLack());
   local_totals->Start();
-  commits->FindRuns();
+  commits->LookAtRecords();
   StartTrash([] {}, [] { return true; });
   return {};
 }
@@ -293,7 +293,7 @@ Status SharedFileSystem::Start() {
   }
   CAIRNFS_RETURN_IF_ERROR(member->Start());
   CAIRNFS_RETURN_IF_ERROR(commits->WatchOthers(parts.cluster->shared));
-  commits->FindRuns();
+  commits->LookAtRecords();
   keeping.AskOthers([this](const Context& context) { return host.OpenElsewhere(context); });
   host.peers().SetOpenHandler([this] { return keeping.OpenPlaces(); });
   shared_files->SetOrphans(member->orphans());

@@ -122,6 +122,11 @@ std::string CommitPartKey(InodeId directory, std::string_view node) {
 
 std::optional<InodeId> InodeOfCommitKey(std::string_view key) { return InodeOfKey(key, CommitsPrefix()); }
 
+std::optional<InodeId> InodeOfCommitPartKey(std::string_view key, std::string_view node) {
+  if (!key.ends_with(node)) return std::nullopt;
+  return InodeOfCommitKey(key.substr(0, key.size() - node.size()));
+}
+
 std::string RefusalKey(Timestamp at, std::string_view node) {
   const uint64_t nanoseconds = static_cast<uint64_t>(at.seconds) * kNanosecondsPerSecond + at.nanoseconds;
   return Encoder().Text(RefusalsPrefix()).BigEndianU64(nanoseconds).Text(node).Take();

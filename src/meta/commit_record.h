@@ -58,6 +58,7 @@ std::string CommitKey(InodeId directory);
 // `node`: id of kNodeIdBytes, of which a host alone has none but zeros.
 std::string CommitPartKey(InodeId directory, std::string_view node);
 std::optional<InodeId> InodeOfCommitKey(std::string_view key);  // nullopt for a part's key too
+std::optional<InodeId> InodeOfCommitPartKey(std::string_view key, std::string_view node);  // nullopt: of no part of it
 std::string CommitsPrefix();
 std::string RefusalKey(Timestamp at, std::string_view node);
 std::optional<Timestamp> TimeOfRefusalKey(std::string_view key);

@@ -111,6 +111,32 @@ def refused_commits_are_told():
 STRANGER = ("setpriv", "--reuid", "1234", "--clear-groups")
 
 
+def a_strangers_commits_hold_up_nobody():
+    """He has written into many directories, and commits faster than records are added to."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.mkdir(mount.path + "/public")
+        os.chmod(mount.path + "/public", 0o1777)
+        program_of = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support", "stranger_commits.py")
+        command = [*STRANGER, sys.executable, program_of, mount.path + "/public", "--directories", "3000", "--renames", "6000"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stranger:
+            try:
+                assert stranger.stdout.readline() == "renamed\n"
+                for step in range(3):
+                    record = whole_record_of(commit(mount, f"step-{step}", {"a": b"x" * 1000, "below/b": b"y" * 1000}))
+                    assert (record["files"], record["bytes"], record["written_bytes"]) == (2, 2000, 2000), record
+                    # One that was written to again is a new commit.
+                    with open(mount.path + f"/step-{step}/a", "ab") as file:
+                        file.write(b"z" * 10)
+                    os.rename(mount.path + f"/step-{step}", mount.path + f"/kept-{step}")
+                    again = whole_record_of(mount.path + f"/kept-{step}")
+                    assert (again["bytes"], again["written_bytes"]) == (2010, 10), again
+                assert stranger.poll() is None
+            finally:
+                stranger.kill()
+        mount.umount()
+
+
 def names_in(mount):
     return sorted(os.listdir(mount.path + "/run"))
 
@@ -248,5 +274,6 @@ def wrong_words_are_refused():
 
 
 if __name__ == "__main__":
-    sys.exit(run_cases([commits_are_recorded, many_files_are_counted, refused_commits_are_told, what_is_not_kept_goes,
-                        readers_hold_what_they_load, wrong_words_are_refused]))
+    sys.exit(run_cases([commits_are_recorded, many_files_are_counted, refused_commits_are_told,
+                        a_strangers_commits_hold_up_nobody, what_is_not_kept_goes, readers_hold_what_they_load,
+                        wrong_words_are_refused]))

@@ -184,6 +184,83 @@ TEST(Commits, TheLastThousandRefusalsAreKept) {
   }
 }
 
+// Of a filesystem that adds nothing to its records itself.
+class CommitRecordsTest : public testing::Test {
+ protected:
+  CommitRecordsTest() {
+    world.fs_options.read_only = true;
+    world.Remake();
+    gate.emplace(*world.kv);
+  }
+  InodeId CommitNew(const std::string& name, std::string_view bytes = {}) {
+    const InodeId directory = MakeDirectoryAt(world, name + ".tmp");
+    if (!bytes.empty()) {
+      const auto file = CreateBelow(world, directory, "file");
+      EXPECT_TRUE(world.Write(file, 0, bytes).ok());
+      world.CloseFile(file);
+    }
+    EXPECT_TRUE(Move(world, name + ".tmp", name).ok());
+    return directory;
+  }
+  meta::CommitPart Told(InodeId directory) {
+    const auto commit = world.names->ReadCommit({}, directory);
+    EXPECT_TRUE(commit.ok() && *commit);
+    return (*commit)->sum;
+  }
+  bool IsComplete(InodeId directory) { return Told(directory).totals.has_value(); }
+  void AwaitComplete(InodeId directory) {
+    while (!IsComplete(directory)) Clock::SleepFor(std::chrono::milliseconds(1));
+  }
+
+  World world;
+  Saves saves;
+  std::optional<Gate> gate;
+};
+
+TEST_F(CommitRecordsTest, WhoCommitsMostKeepsNobodyWaiting) {
+  constexpr uint32_t kStranger = 1234;
+  std::atomic<int> held{0};
+  std::atomic<bool> holds{true};
+  gate->refuse = [&](const kv::Transaction&) -> std::optional<Error> {
+    ++held;
+    while (holds) Clock::SleepFor(std::chrono::milliseconds(1));
+    return std::nullopt;
+  };
+  Commits commits({*world.names, *gate, saves}, {});
+  constexpr int kThreads = 3;
+  for (int i = 0; i < kThreads; ++i)
+    commits.NoteCommitted({CommitNew("busy-" + std::to_string(i))}, {.uid = kStranger});
+  ASSERT_TRUE(Eventually([&] { return held == kThreads; }));
+  const InodeId last = CommitNew("last"), other = CommitNew("other");
+  for (uint64_t i = 0; i < Commits::kWaitingMax; ++i) {
+    commits.NoteCommitted({InodeId{1'000'000 + i}}, {.uid = kStranger});
+  }
+  commits.NoteCommitted({last}, {.uid = kStranger});
+  commits.NoteCommitted({other}, {.uid = 0});
+  holds = false;
+  AwaitComplete(other);
+  const auto begun = Clock::Now();
+  EXPECT_FALSE(IsComplete(last)) << "there was no place for it";
+  AwaitComplete(last);
+  EXPECT_LE(Clock::Now() - begun, 2 * Commits::kLookAgainAfter);
+}
+
+TEST_F(CommitRecordsTest, WhatWasCutShortIsFoundAfterAStart) {
+  const InodeId cut_short = CommitNew("cut"), whole = CommitNew("whole");
+  {
+    Commits commits({*world.names, *gate, saves}, {});
+    commits.NoteCommitted({whole}, {});
+    AwaitComplete(whole);
+  }
+  ASSERT_FALSE(IsComplete(cut_short));
+  const uint64_t before = gate->commits;
+  Commits commits({*world.names, *gate, saves}, {});
+  commits.LookAtRecords();
+  AwaitComplete(cut_short);
+  commits.Stop();
+  EXPECT_LE(gate->commits, before + 2) << "of the one that lacked something";
+}
+
 class ClusterCommitsTest : public ClusterTest {};
 
 TEST_F(ClusterCommitsTest, EachHostAddsWhatItWrote) {
