@@ -147,7 +147,7 @@ void Commits::NoteCommitted(const std::vector<InodeId>& directories, const Renam
           .is_news = true,
           .durable = Clock::WallTime(),
           .renamed_ns = took_ns,
-          .waited_ns = took_ns});
+          .waited_ns = renamed.waited_for_it ? took_ns : 0});
   }
 }
 

@@ -60,6 +60,7 @@ class Commits {
   struct Renamed {
     uint32_t uid = 0;           // who renamed
     Clock::duration took{};     // until the answer
+    bool waited_for_it = true;  // false: for a ticket, for which no trainer waits
   };
   // The rename has left records of these.
   void NoteCommitted(const std::vector<InodeId>& directories, const Renamed& renamed);

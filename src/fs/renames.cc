@@ -162,7 +162,9 @@ void LocalNameChanges::RenameDirectory(meta::RenameParams params, const Caller& 
     auto finish = [this, params, caller, begun, result = *renamed, done = std::move(done)](const Status& named) {
       const Status finished = Finish(params, result.replaced.has_value(), named);
       if (finished.ok()) {
-        at().commits.NoteCommitted(result.committed, {.uid = caller.uid, .took = Clock::Now() - begun});
+        at().commits.NoteCommitted(
+            result.committed,
+            {.uid = caller.uid, .took = Clock::Now() - begun, .waited_for_it = !at().tickets.IsRenaming(result.moved)});
       } else {
         // kInterrupted: it stays.
         if (finished.error().code != ErrorCode::kInterrupted) at().commits.Withdraw(result.committed);

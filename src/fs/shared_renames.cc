@@ -136,8 +136,9 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
       !renamed.ok() && renamed.error().code == ErrorCode::kStale && renaming.session == shared_.host.session();
   if (is_another) return Rename(params, renaming.caller, done);
   if (renamed.ok()) {
-    at().commits.NoteCommitted(renamed->committed,
-                               {.uid = renaming.caller.uid, .took = Clock::Now() - renaming.begun_at});
+    at().commits.NoteCommitted(renamed->committed, {.uid = renaming.caller.uid,
+                                                    .took = Clock::Now() - renaming.begun_at,
+                                                    .waited_for_it = !at().tickets.IsRenaming(renamed->moved)});
   }
   done(renamed.ok() ? Status() : Status(renamed.error()));
 }

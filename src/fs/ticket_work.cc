@@ -175,6 +175,13 @@ void Tickets::ForgetExpired(const All& all) {
     static_cast<void>(at_.kv.Commit(until_stop_, transaction).ok());  // else the next one
 }
 
+bool Tickets::IsRenaming(InodeId directory) const {
+  MutexLock lock(mutex_);
+  return std::any_of(work_.begin(), work_.end(), [directory](const auto& work) {
+    return work.second.directory == directory && work.second.is_running();
+  });
+}
+
 // To other hosts.
 void Tickets::LeaveAll() {
   std::map<TicketId, uint64_t> claims;
@@ -230,6 +237,7 @@ bool Tickets::BeginRun(const Known& ticket) {
   }
   std::string holds_up = work_.contains(ticket.id) ? work_[ticket.id].holds_up : "";
   work_[ticket.id] = {.uid = ticket.record.uid,
+                      .directory = ticket.record.directory,
                       .claim_revision = **claim,
                       .thread = *std::move(thread),
                       .holds_up = std::move(holds_up)};

@@ -109,6 +109,8 @@ class Tickets {
   std::optional<std::string> PathOf(const Context& context, const meta::TicketRecord& record, const Credentials& who);
   // What holds it up, as far as this host knows; empty: nothing but bytes that are on their way.
   std::string WhatHoldsUp(meta::TicketId id);
+  // Whether this host is just trying to rename the directory for a ticket. Does not wait.
+  bool IsRenaming(InodeId directory) const;
   // kBusy: a deferred commit of the directory is under way, and so nobody may take it away.
   Status CheckMayGo(const Context& context, InodeId directory);
 
@@ -127,6 +129,7 @@ class Tickets {
   // What this host works on, or has tried.
   struct Work {
     uint32_t uid;
+    InodeId directory;
     uint64_t claim_revision;
     std::thread thread;  // joinable: it runs, or has just ended
     bool has_ended = false;
@@ -176,7 +179,7 @@ class Tickets {
   std::stop_source stop_;
   const Context until_stop_;
   TicketRunner runner_;  // constant while there are threads
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;                          // anything of these
   bool is_woken_ GUARDED_BY(mutex_) = true;  // there is something to look for
   uint64_t ends_ GUARDED_BY(mutex_) = 0;     // of runs

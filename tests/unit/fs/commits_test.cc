@@ -261,6 +261,19 @@ TEST_F(CommitRecordsTest, WhatWasCutShortIsFoundAfterAStart) {
   EXPECT_LE(gate->commits, before + 2) << "of the one that lacked something";
 }
 
+TEST_F(CommitRecordsTest, NoTrainerWaitsForATicketsRename) {
+  using std::chrono::seconds;
+  Commits commits({*world.names, *gate, saves}, {});
+  const InodeId deferred = CommitNew("deferred"), waited_for = CommitNew("plain");
+  commits.NoteCommitted({deferred}, {.took = seconds(3), .waited_for_it = false});
+  commits.NoteCommitted({waited_for}, {.took = seconds(3)});
+  AwaitComplete(deferred);
+  AwaitComplete(waited_for);
+  EXPECT_EQ(Told(deferred).wait_ns, 0U);
+  EXPECT_TRUE(Told(deferred).durable);
+  EXPECT_EQ(Told(waited_for).wait_ns, 3'000'000'000U);
+}
+
 class ClusterCommitsTest : public ClusterTest {};
 
 TEST_F(ClusterCommitsTest, EachHostAddsWhatItWrote) {

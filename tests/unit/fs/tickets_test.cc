@@ -46,12 +46,13 @@ struct FakeRenamer {
     };
     const meta::RenameParams params{parent_of(job.from.parent_path), job.from.name, parent_of(job.to.parent_path),
                                     job.to.name};
+    tells_of_it = fs.tickets().IsRenaming(job.directory) && !fs.tickets().IsRenaming(kRootInode);
     const Status renamed = Host::Await<void>([&](Done<void> done) { fs.names().Rename(params, {}, std::move(done)); });
     if (dies_after_rename) return {Kind::kLater, "its answer was lost"};
     return renamed.ok() ? TicketOutcome{Kind::kRenamed} : TicketOutcome{Kind::kRefused, renamed.error().message};
   }
   std::atomic<int> calls{0}, later{0};
-  std::atomic<bool> holds{false}, refuses{false}, dies_after_rename{false};
+  std::atomic<bool> holds{false}, refuses{false}, dies_after_rename{false}, tells_of_it{false};
 };
 
 Tickets::Request RequestFor(InodeId directory, std::string name, uint32_t uid = kTaker) {
@@ -90,6 +91,7 @@ TEST_F(TicketsTest, TheResultIsGivenOnce) {
   const auto ended = AwaitEnd(fs(), *ticket);
   ASSERT_TRUE(ended.ok());
   EXPECT_EQ(ended->state, State::kDone);
+  EXPECT_TRUE(renamer_.tells_of_it) << "that it is renamed for a ticket";
   EXPECT_TRUE(fs().names().Lookup({}, run_, "a").ok());
   EXPECT_EQ(AwaitEnd(fs(), *ticket).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(fs().tickets().PathOf({}, *ended, {kTaker, kTaker, {}}), "run/a");
