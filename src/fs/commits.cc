@@ -476,12 +476,15 @@ Result<std::string> Commits::Describe(const Context& context, InodeId directory,
   json["command"] = record.command;
   json["files"] = sum.totals ? nlohmann::ordered_json(sum.totals->files) : nullptr;
   json["bytes"] = sum.totals ? nlohmann::ordered_json(sum.totals->bytes) : nullptr;
-  json["written_bytes"] = sum.written_bytes;
-  json["new_bytes"] = what == Tell::kAll ? nlohmann::ordered_json(sum.new_bytes) : nullptr;
+  // Where there are bytes and no write is known, they were copied, or whoever knew of the writes has ended.
+  const bool is_cost_known = sum.first_write || (sum.totals && sum.totals->bytes == 0);
+  const auto known = [&](const auto& cost) { return is_cost_known ? nlohmann::ordered_json(cost) : nullptr; };
+  json["written_bytes"] = known(sum.written_bytes);
+  json["new_bytes"] = what == Tell::kAll ? known(sum.new_bytes) : nullptr;
   json["save_seconds"] = SecondsSince(sum.first_write, record.at);
   json["durable_seconds"] = SecondsSince(sum.first_write, sum.durable);
   json["copied_seconds"] = SecondsSince(sum.first_write, sum.copied);
-  json["write_seconds"] = SecondsOf(sum.write_ns);
+  json["write_seconds"] = known(SecondsOf(sum.write_ns));
   json["wait_seconds"] = SecondsOf(sum.wait_ns);
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -274,6 +274,22 @@ TEST_F(CommitRecordsTest, NoTrainerWaitsForATicketsRename) {
   EXPECT_EQ(Told(waited_for).wait_ns, 3'000'000'000U);
 }
 
+TEST_F(CommitRecordsTest, WhatWasWrittenIsNotKnownOnceItsDaemonHasEnded) {
+  Commits commits({*world.names, *gate, saves}, {});
+  const InodeId directory = CommitNew("step-1", "0123456789"), empty = CommitNew("step-2");
+  for (const InodeId each : {directory, empty}) {
+    commits.NoteCommitted({each}, {});
+    AwaitComplete(each);
+  }
+  const auto told = [&](InodeId each) { return json::parse(*commits.Describe({}, each, Commits::Tell::kAll)); };
+  const json unknown = told(directory), known = told(empty);
+  EXPECT_EQ(unknown["bytes"], 10);
+  for (const char* key : {"written_bytes", "new_bytes", "write_seconds"}) {
+    EXPECT_TRUE(unknown[key].is_null()) << key;
+    EXPECT_EQ(known[key], 0) << key;
+  }
+}
+
 class ClusterCommitsTest : public ClusterTest {};
 
 TEST_F(ClusterCommitsTest, EachHostAddsWhatItWrote) {
