@@ -58,6 +58,14 @@ std::string JoinLines(const std::vector<std::string>& causes) {
   return text;
 }
 
+// No more than was written is new: the end of a file that is synced while it grows is stored again, with what follows
+// it. Returns how many count.
+uint64_t AddNewBytes(meta::CommitPart& part, uint64_t bytes) {
+  const uint64_t before = part.new_bytes;
+  part.new_bytes = std::min(before + bytes, part.written_bytes);
+  return part.new_bytes - std::min(before, part.new_bytes);
+}
+
 }  // namespace
 
 Result<meta::CommitPart::Totals> CountBelow(const Context& context, meta::Namespace& names, kv::KvStore& kv,
@@ -239,6 +247,7 @@ Result<std::optional<meta::CommitPart>> Commits::AddOwn(InodeId directory, const
   meta::CommitPart changed_part;
   const Status changed = ChangePart(directory, commit, [&](meta::CommitPart& part) {
     part.Add(taken.part);
+    AddNewBytes(part, 0);
     part.wait_ns += wanted.waited_ns;
     if (wanted.durable) part.durable = wanted.durable;
     if (totals) part.totals = totals;
@@ -270,13 +279,13 @@ void Commits::AwaitCopies() {
       if (!until_stop_.Sleep(kLookForCopiesEvery)) return;
     }
     for (const Uncopied& one : uncopied) {
-      uint64_t late = 0;
+      uint64_t late = 0, added = 0;
       const Status changed = ChangePart(one.directory, one.commit, [&](meta::CommitPart& part) {
         late += Saves::TakeLate(one.taken);
-        part.new_bytes += late;
+        added = AddNewBytes(part, late);
         part.copied = Clock::WallTime();
       });
-      if (changed.ok() && late > 0) runs_.NoteNewBytes(until_stop_, one.directory, late);
+      if (changed.ok() && added > 0) runs_.NoteNewBytes(until_stop_, one.directory, added);
     }
     MutexLock lock(mutex_);
     uncopied_.erase(uncopied_.begin(), uncopied_.begin() + static_cast<std::ptrdiff_t>(uncopied.size()));

@@ -274,6 +274,23 @@ TEST_F(CommitRecordsTest, NoTrainerWaitsForATicketsRename) {
   EXPECT_EQ(Told(waited_for).wait_ns, 3'000'000'000U);
 }
 
+// As of files that are synced while they grow: their ends are stored again and again.
+TEST_F(CommitRecordsTest, NoMoreIsNewThanWasWritten) {
+  const InodeId directory = CommitNew("step-1");
+  std::atomic<bool> has_copies{false};
+  Commits commits({*world.names, *gate, saves}, {.has_copies = [&] { return has_copies.load(); }});
+  const SaveTallyPtr tally = saves.Of(directory, 0);
+  tally->NoteWrite(100, std::chrono::milliseconds(1));
+  *tally->new_bytes += 70;
+  commits.NoteCommitted({directory}, {});
+  AwaitComplete(directory);
+  EXPECT_EQ(Told(directory).new_bytes, 70U);
+  *tally->new_bytes += 70;  // known later
+  has_copies = true;
+  while (!Told(directory).copied) Clock::SleepFor(std::chrono::milliseconds(1));
+  EXPECT_EQ(Told(directory).new_bytes, 100U);
+}
+
 TEST_F(CommitRecordsTest, WhatWasWrittenIsNotKnownOnceItsDaemonHasEnded) {
   Commits commits({*world.names, *gate, saves}, {});
   const InodeId directory = CommitNew("step-1", "0123456789"), empty = CommitNew("step-2");
