@@ -19,6 +19,7 @@
 #include "control/call_watch.h"
 #include "control/commit_failures.h"
 #include "control/convert.h"
+#include "control/drain.h"
 #include "control/rank_service.h"
 #include "control/socket_uri.h"
 #include "control/stop_service.h"
@@ -120,33 +121,13 @@ class Service::Impl final : public Control::Service {
     const auto deadline = DeadlineOf(*request);
     if (!deadline.ok()) return rpc::ToGrpc(deadline.error());
     const CallWatch::Call running(calls_, *context);
-    const Context until = running.wanted().WithTimeout(*deadline);
-    DrainStep step;
-    *step.mutable_estimate() = EstimateStop();
-    writer->Write(step);
-    const auto drained =
-        filesystem_.maintenance().Drain(running.wanted().WithDeadline(until.deadline() - fs::TimeToList(*deadline)));
-    if (running.wanted().IsStopped()) {
-      return rpc::ToGrpc(MakeError(ErrorCode::kUnavailable, "the daemon is stopping, and makes durable what it can"));
-    }
-    bool is_durable = drained.ok();
-    if (!is_durable) {
-      fs::Unsaved left;
-      filesystem_.maintenance().ListUnsaved(until, [&](const fs::Unsaved& unsaved) {
-        left = unsaved;
-        step.Clear();
-        step.mutable_unsaved()->set_reason(drained.error().message);
-        ToMessage(unsaved, *step.mutable_unsaved());
-        writer->Write(step);
-      });
-      // The last of it may have become durable meanwhile.
-      is_durable = left.empty() && !left.has_lost && filesystem_.maintenance().Drain(until).ok();
-    }
-    if (!is_durable) return grpc::Status::OK;
-    step.Clear();
-    step.set_durable(true);
-    writer->Write(step);
-    return grpc::Status::OK;
+    const DrainCall call{.maintenance = filesystem_.maintenance(),
+                         .wanted = running.wanted(),
+                         .deadline = *deadline,
+                         .estimate = EstimateStop(),
+                         .log = options_.drain_log};
+    const auto drained = RunDrain(call, [&](const DrainStep& step) { writer->Write(step); });
+    return drained.ok() ? grpc::Status::OK : rpc::ToGrpc(drained.error());
   }
 
   grpc::Status StopOutcome(grpc::ServerContext*, const StopOutcomeRequest* request, StopOutcomeReply* reply) override {

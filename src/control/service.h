@@ -10,6 +10,7 @@
 #include "base/context.h"
 #include "base/result.h"
 #include "control.pb.h"
+#include "control/drain.h"
 #include "control/rank_gate.h"
 #include "control/remount_call.h"
 #include "fs/filesystem.h"
@@ -72,6 +73,7 @@ class Service {
     // Has the daemon unmount and end by then. Does not wait for that, and says what there is to do. kBusy: it
     // starts yet. Empty: it cannot be told to.
     std::function<Result<StopEstimate>(std::chrono::milliseconds deadline)> stop = {};
+    DrainLog drain_log = {};
     // How many ranks of all users may commit at once, each with a thread (control/user_shares.h). One more is refused
     // (kBusy).
     unsigned ranks_max = 384;

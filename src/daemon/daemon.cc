@@ -250,6 +250,7 @@ Status Daemon::StartControl() {
     if (!can_stop_) return MakeError(ErrorCode::kBusy, "the daemon starts, and cannot be stopped so yet");
     return BeginStop(deadline);
   };
+  options.drain_log = {.estimate = LogEstimate, .unsaved = LogUnsaved};
   options.dump_names = [volume = volume_.get()](const Context& context, std::chrono::seconds hold,
                                                 const control::DumpSink& sink) {
     return volume->DumpNames(context, hold, sink);
@@ -287,8 +288,8 @@ control::StopEstimate Daemon::BeginStop(std::chrono::milliseconds deadline) {
   });
   if (!has_deadline) return {};
   control::StopEstimate estimate = service_->EstimateStop();
-  spdlog::info("the stop ends after {} s at the latest; {}", std::chrono::duration<double>(deadline).count(),
-               DescribeEstimate(estimate));
+  const double seconds = std::chrono::duration<double>(deadline).count();
+  LogEstimate(fmt::format("the stop ends after {} s at the latest", seconds), estimate);
   return estimate;
 }
 

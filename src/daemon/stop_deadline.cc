@@ -25,6 +25,15 @@ struct Listing {
   bool is_done GUARDED_BY(mutex) = false;
 };
 
+// A line for each.
+void LogFiles(const fs::Unsaved& unsaved) {
+  for (const fs::UnsavedFile& file : unsaved.files) {
+    spdlog::error("not durable: {} of '{}'", FormatSize(file.bytes), Printable(file.path));
+  }
+  const uint64_t more = unsaved.file_count - unsaved.files.size();
+  if (more > 0) spdlog::error("not durable: {} more files", more);
+}
+
 }  // namespace
 
 void StopDeadline::Set(Clock::time_point time) {
@@ -137,12 +146,15 @@ std::string DescribeEstimate(const control::StopEstimate& estimate) {
                      FormatSize(static_cast<uint64_t>(estimate.bytes_per_second())));
 }
 
-void LogFiles(const fs::Unsaved& unsaved) {
-  for (const fs::UnsavedFile& file : unsaved.files) {
-    spdlog::error("not durable: {} of '{}'", FormatSize(file.bytes), Printable(file.path));
-  }
-  const uint64_t more = unsaved.file_count - unsaved.files.size();
-  if (more > 0) spdlog::error("not durable: {} more files", more);
+void LogEstimate(std::string_view what, const control::StopEstimate& estimate) {
+  spdlog::info("{}; {}", what, DescribeEstimate(estimate));
+}
+
+std::string LogUnsaved(std::string_view reason, const std::optional<fs::Unsaved>& unsaved) {
+  std::string text = fmt::format("{}; {}", reason, DescribeUnsaved(unsaved));
+  spdlog::error("{}", text);
+  if (unsaved) LogFiles(*unsaved);
+  return text;
 }
 
 control::Unsaved MessageOf(const StopOutcome& outcome) {

@@ -75,8 +75,10 @@ class StopDeadline {
 // For people: how much is not durable; and how much is yet to become so, in about which time.
 std::string DescribeUnsaved(const std::optional<fs::Unsaved>& unsaved);
 std::string DescribeEstimate(const control::StopEstimate& estimate);
-// A line for each file.
-void LogFiles(const fs::Unsaved& unsaved);
+// To the log: of a stop, or a drain, what there is to do, and what is left, with a line for each file. Returns the
+// first line.
+void LogEstimate(std::string_view what, const control::StopEstimate& estimate);
+std::string LogUnsaved(std::string_view reason, const std::optional<fs::Unsaved>& unsaved);
 control::Unsaved MessageOf(const StopOutcome& outcome);
 
 }  // namespace cairnfs::daemon

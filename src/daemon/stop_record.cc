@@ -1,6 +1,5 @@
 #include "daemon/stop_record.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <memory>
@@ -18,9 +17,7 @@ void StopRecord::NoteStopping() {
 }
 
 void StopRecord::NoteLost(const StopOutcome& outcome) {
-  const std::string text = fmt::format("{}; {}", outcome.reason, DescribeUnsaved(outcome.unsaved));
-  spdlog::error("{}", text);
-  if (outcome.unsaved) LogFiles(*outcome.unsaved);
+  const std::string text = LogUnsaved(outcome.reason, outcome.unsaved);
   spdlog::default_logger()->flush();
   MutexLock lock(mutex_);
   if (is_over_) return;

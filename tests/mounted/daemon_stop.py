@@ -197,6 +197,8 @@ def a_drain_leaves_the_mount_and_names_what_is_not_durable():
         assert done.returncode == LOST and not told["durable"], done
         assert told["unsaved"]["files"] == [{"path": "later", "bytes": 100000}] and told["unsaved"]["names"], told
         assert "not everything became durable: the time was up" in done.stderr, done
+        assert "a drain has begun; " in mount.log() and "a drain is over: " in mount.log(), mount.log()
+        assert "not durable: 97.7 KiB of 'later'" in mount.log(), mount.log()
         assert os.path.ismount(mount.path) and os.stat(mount.path + "/later").st_size == 100000
         refused = call("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *drain, "5s")
         expect(refused, PERMISSION, "only root and the user whom the daemon runs as")
