@@ -104,6 +104,12 @@ struct CreateParams {
            gid = 0;  // of the caller; a set-group-id parent overrides gid, and a new directory inherits the bit
   uint64_t rdev = 0;
   std::string symlink_target;  // S_IFLNK only, at most 4095 bytes (kNameTooLong)
+  // A regular file is made without a name, as an orphan whose place is the directory: Rename gives it its name.
+  bool without_name = false;
+  struct Owner {
+    uint32_t uid = 0, gid = 0;
+  };
+  std::optional<Owner> owner = {};  // of the file, whatever the directory says; default: the caller
   // Called for each attempt with the new inode's number: what it adds is part of the transaction.
   std::function<void(kv::Transaction&, InodeId)> also = {};
 };
@@ -123,6 +129,15 @@ struct RenameParams {
   InodeId to_parent;
   std::string to_name;
   RenameMode mode = RenameMode::kReplace;
+  // Instead of what the first name leads to: a file that was made without a name. The first name is the second one.
+  // kNotFound: it has gone; kAlreadyExists: it has a name.
+  std::optional<InodeId> unnamed = {};
+  // With `unnamed`: asked about what the name leads to (nullopt: nothing) in the same transaction; an error refuses it.
+  struct Target {
+    InodeId inode;
+    uint32_t uid = 0;
+  };
+  std::function<Status(const std::optional<Target>&)> may_take = {};
   // The inodes that the names are to lead to, from a caller that has waited for these inodes' bytes. kStale when a name
   // leads to another one. `expected_to` is for kExchange.
   std::optional<InodeId> expected_from = {}, expected_to = {};

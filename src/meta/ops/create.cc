@@ -34,13 +34,17 @@ InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const Inode
   record.mode = params.mode & (S_IFMT | 07777);
   record.uid = params.uid;
   record.gid = params.gid;
-  record.nlink = 1;
+  record.nlink = params.without_name ? 0 : 1;
   if (S_ISCHR(record.mode) || S_ISBLK(record.mode)) record.rdev = params.rdev;
   if (S_ISDIR(record.mode) || name_parent) record.parent = parent_id;
   if (S_ISLNK(record.mode)) record.symlink_target = params.symlink_target;
   if ((parent.mode & S_ISGID) != 0) {
     record.gid = parent.gid;
     if (S_ISDIR(record.mode)) record.mode |= S_ISGID;
+  }
+  if (params.owner) {
+    record.uid = params.owner->uid;
+    record.gid = params.owner->gid;
   }
   return record;
 }
@@ -65,7 +69,7 @@ Result<Attr> Namespace::Create(const Context& context, InodeId parent, std::stri
       CAIRNFS_ASSIGN_OR_RETURN(directory, LoadLiveDirectory(context, store, parent));
     }
     // In the first attempt the compare alone tells whether the name is taken.
-    if (attempt > 0) {
+    if (attempt > 0 && !params.without_name) {
       CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(context, store, parent, name));
       if (taken) return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(parent, name));
     }
@@ -86,21 +90,24 @@ Result<Attr> Namespace::Create(const Context& context, InodeId parent, std::stri
     record.atime = record.mtime = record.ctime = now;
     kv::Transaction transaction;
     transaction.makes_names_for = params.uid;
-    transaction.IfRevision(InodeKey(parent), directory.revision)
-        .IfAbsent(DentryKey(parent, name))
-        .Put(InodeKey(*inode), record.Encode())
-        .Put(DentryKey(parent, name), DentryRecord{*inode, record.mode & S_IFMT}.Encode());
+    transaction.IfRevision(InodeKey(parent), directory.revision).Put(InodeKey(*inode), record.Encode());
+    if (params.without_name) {
+      transaction.Put(OrphanKey(*inode), "");
+    } else {
+      transaction.IfAbsent(DentryKey(parent, name))
+          .Put(DentryKey(parent, name), DentryRecord{*inode, record.mode & S_IFMT}.Encode());
+      PutDirectoryTimes(transaction, parent, now);
+    }
     // Shows that the inode is new, and has no home yet. Otherwise the store would have to be asked which delegation
     // covers its records.
     if (options_.remote) transaction.IfAbsent(InodeKey(*inode));
     if (params.also) params.also(transaction, *inode);
-    PutDirectoryTimes(transaction, parent, now);
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t revision, store_.Commit(context, transaction));
     const std::string key = DentryKey(parent, name);
     if (hints_ && IsDirectory(record)) {
       hints_->NoteName(key, *inode);
       hints_->NoteDirectory(*inode, {record, revision});
-    } else if (hints_) {
+    } else if (hints_ && !params.without_name) {
       const DentryRecord dentry{*inode, record.mode & S_IFMT};
       hints_->NoteEntry(key, {{dentry, revision}, {record, revision}}, AttrOf(*inode, record));
     }

@@ -30,6 +30,7 @@ struct Plan {
   bool names_parents = false;                  // records of all types name their directory
   // Directories that get a record of this commit, with the revision of the one that they have.
   std::vector<std::pair<InodeId, uint64_t>> committed;
+  bool names_unnamed = false;    // it was made without a name, and gets its first one
   std::vector<InodeId> touched;  // directories that have a policy, and get a checkpoint by this
   bool unchanged = false;
   std::optional<TrashRecord> removed;  // of what it replaces, which goes to the trash
@@ -127,19 +128,39 @@ Status PlanTrash(const Context& context, kv::KvStore& store, const RenameParams&
   return {};
 }
 
+// A file without a name, as if the name led to it that it is to get.
+Result<Entry> LoadUnnamed(const Context& context, kv::KvStore& store, InodeId inode) {
+  Entry entry;
+  CAIRNFS_ASSIGN_OR_RETURN(entry.inode, LoadInode(context, store, inode));
+  if (!IsRegular(entry.inode.record))
+    return MakeError(ErrorCode::kInvalidArgument, "only files are made without a name");
+  if (entry.inode.record.nlink > 0) return MakeError(ErrorCode::kAlreadyExists, Describe(inode) + " has a name by now");
+  entry.dentry.record = {inode, entry.inode.record.mode & S_IFMT};
+  return entry;
+}
+
+Status CheckMayTake(const RenameParams& params, const Plan& plan) {
+  if (!params.may_take) return {};
+  using Target = RenameParams::Target;
+  return params.may_take(plan.to ? std::optional(Target{plan.to->id(), plan.to->inode.record.uid}) : std::nullopt);
+}
+
 // The checks come in the order in which Linux makes them.
 Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
   Plan plan;
   plan.may_move_directory = may_move_directory;
   plan.crosses = params.from_parent != params.to_parent;
-  CAIRNFS_ASSIGN_OR_RETURN(plan.from, LoadEntry(context, store, params.from_parent, params.from_name));
+  plan.names_unnamed = params.unnamed.has_value();
+  CAIRNFS_ASSIGN_OR_RETURN(plan.from, params.unnamed ? LoadUnnamed(context, store, *params.unnamed)
+                                                     : LoadEntry(context, store, params.from_parent, params.from_name));
   CAIRNFS_ASSIGN_OR_RETURN(plan.to, FindEntry(context, store, params.to_parent, params.to_name));
   const bool is_expected = plan.from.id() == params.expected_from.value_or(plan.from.id()) &&
                            (!plan.to || plan.to->id() == params.expected_to.value_or(plan.to->id()));
   if (!is_expected) return MakeError(ErrorCode::kStale, "the name stands for something else by now");
+  CAIRNFS_RETURN_IF_ERROR(CheckMayTake(params, plan));
   // The transaction compares the inode's record, which each change of an attribute rewrites.
   if (params.may_move) CAIRNFS_RETURN_IF_ERROR(params.may_move(plan.from.id()));
-  if (!plan.to && plan.crosses) {
+  if (!plan.to && (plan.crosses || plan.names_unnamed)) {
     CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(context, store, params.to_parent));
     plan.to_parent_revision = directory.revision;
   }
@@ -164,8 +185,10 @@ Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenamePa
 }
 
 void AddCompares(const RenameParams& params, const Plan& plan, kv::Transaction& transaction) {
-  transaction.IfRevision(DentryKey(params.from_parent, params.from_name), plan.from.dentry.revision)
-      .IfRevision(DentryKey(params.to_parent, params.to_name), plan.to ? plan.to->dentry.revision : 0)
+  if (!plan.names_unnamed) {
+    transaction.IfRevision(DentryKey(params.from_parent, params.from_name), plan.from.dentry.revision);
+  }
+  transaction.IfRevision(DentryKey(params.to_parent, params.to_name), plan.to ? plan.to->dentry.revision : 0)
       .IfRevision(InodeKey(plan.from.id()), plan.from.inode.revision);
   if (plan.to) transaction.IfRevision(InodeKey(plan.to->id()), plan.to->inode.revision);
   if (plan.to_parent_revision) transaction.IfRevision(InodeKey(params.to_parent), *plan.to_parent_revision);
@@ -193,7 +216,12 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
   if (params.mode == RenameMode::kExchange) {
     PutMoved(*plan.to, plan.names_parents, params.from_parent, params.from_name, now, transaction);
   } else {
-    transaction.Delete(DentryKey(params.from_parent, params.from_name));
+    if (plan.names_unnamed) {
+      plan.from.inode.record.nlink = 1;
+      transaction.Delete(OrphanKey(plan.from.id()));
+    } else {
+      transaction.Delete(DentryKey(params.from_parent, params.from_name));
+    }
     if (plan.to) {
       if (IsDirectory(*plan.to)) AddDirectoryEmptyCompare(transaction, plan.to->id());
       if (plan.removed) {
@@ -246,6 +274,7 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
       }
       for (const InodeId parent : {params.from_parent, params.to_parent}) ahead.Want(PolicyKey(parent));
     }
+    if (hints_ && params.unnamed) ahead.WantInode(*params.unnamed, WithMarks::kNo);
     kv::KvStore& store =
         LookAt(context, ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
     CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(context, store, params, may_move_directory));

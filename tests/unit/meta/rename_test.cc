@@ -46,6 +46,66 @@ TEST_F(RenameTest, FileToANewName) {
   }
 }
 
+TEST_F(RenameTest, AFileWithoutANameGetsOne) {
+  CreateParams params;
+  params.mode = S_IFREG | 0640;
+  params.without_name = true;
+  params.owner = CreateParams::Owner{7, 8};
+  auto made = names().Create({}, a_, "file", params);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->nlink, 0u);
+  EXPECT_EQ(made->uid, 7u);
+  EXPECT_EQ(made->gid, 8u);
+  EXPECT_EQ(Find(a_, "file"), InodeId{});
+  EXPECT_EQ(*names().ListOrphans({}), std::vector<InodeId>{made->inode});
+  const InodeId old = MakeFile(a_, "file");
+  std::optional<RenameParams::Target> asked;
+  RenameParams take{a_, "file", a_, "file"};
+  take.unnamed = made->inode;
+  take.may_take = [](const auto&) { return MakeError(ErrorCode::kPermission, "no"); };
+  EXPECT_CODE(names().Rename({}, take), ErrorCode::kPermission);
+  EXPECT_EQ(Find(a_, "file"), old);
+  take.may_take = [&](const auto& target) {
+    asked = target;
+    return Status();
+  };
+  // Also where something comes in between.
+  store_->conflicts = 1;
+  auto taken = names().Rename({}, take);
+  ASSERT_TRUE(taken.ok());
+  EXPECT_EQ(taken->moved, made->inode);
+  ASSERT_TRUE(taken->replaced);
+  EXPECT_EQ(taken->replaced->inode, old);
+  EXPECT_EQ(taken->replaced->nlink, 0u);
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->inode, old);
+  EXPECT_EQ(Find(a_, "file"), made->inode);
+  EXPECT_EQ(AttrNow(made->inode).nlink, 1u);
+  EXPECT_EQ(*names().ListOrphans({}), std::vector<InodeId>{old});
+  EXPECT_OK(names().RemoveOrphans({}, {old, made->inode}));
+  EXPECT_EQ(Find(a_, "file"), made->inode);
+  EXPECT_CODE(names().Rename({}, take), ErrorCode::kAlreadyExists);  // it has a name
+}
+
+TEST_F(RenameTest, AFileWithoutANameThatGetsNone) {
+  CreateParams params;
+  params.mode = S_IFREG | 0640;
+  params.without_name = true;
+  auto made = names().Create({}, a_, "file", params);
+  ASSERT_TRUE(made.ok());
+  RenameParams take{a_, "file", a_, "file"};
+  take.unnamed = made->inode;
+  MakeDirectory(a_, "file");
+  EXPECT_CODE(names().Rename({}, take), ErrorCode::kIsDirectory);
+  EXPECT_OK(names().Rmdir({}, a_, "file"));
+  EXPECT_OK(names().Rmdir({}, kRootInode, "a"));
+  EXPECT_CODE(names().Rename({}, take), ErrorCode::kNotFound);
+  EXPECT_OK(names().RemoveOrphans({}, {made->inode}));
+  EXPECT_CODE(names().Rename({}, take), ErrorCode::kNotFound);
+  take.unnamed = b_;
+  EXPECT_CODE(names().Rename({}, take), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(RenameTest, NothingThere) {
   EXPECT_CODE(Move(a_, "none", b_, "x"), ErrorCode::kNotFound);
   MakeFile(a_, "file");
