@@ -9,7 +9,7 @@
 
 /* All attributes that CairnFS answers itself begin with this. They can be read with getxattr(2), by everybody who can
  * open the path; listxattr(2) does not name them, so no copy has them; setting or removing one gives EPERM, but for
- * CAIRNFS_XATTR_LEVEL and those of retention, which are stored. */
+ * CAIRNFS_XATTR_LEVEL, those of retention and those of files that appear whole, which are stored. */
 #define CAIRNFS_XATTR_PREFIX "user.cairnfs."
 
 /* How safe a path is, as text without a final NUL: one of CAIRNFS_DURABILITY_... below. A file stands for its bytes,
@@ -56,6 +56,16 @@
 #define CAIRNFS_DURABILITY_LOCAL "local"     /* durable on this host's disk */
 #define CAIRNFS_DURABILITY_REPLICATED "replicated" /* durable on as many nodes of the cluster as were asked for */
 #define CAIRNFS_DURABILITY_LOST "lost"             /* accepted bytes could not be stored, or their host died before */
+
+/* Files that appear whole (docs/commits.md). Both are of directories, count for all below them for which no directory
+ * in between has its own, and may be set and removed by the owner of the directory and root: others get EPERM, and a
+ * value that is wrong EINVAL. Patterns of names, as the shell has them, with blanks between them: a file of such a name
+ * that is made or emptied by open(2) is seen under that name by nobody but its writer until that one has closed it.
+ * Empty: no names. */
+#define CAIRNFS_XATTR_ATOMIC_FILES CAIRNFS_XATTR_PREFIX "atomic_files"
+/* "1": such a file whose format says that it is cut short (zip, safetensors) does not get the name, and close(2) gives
+ * EIO. "0": it does. */
+#define CAIRNFS_XATTR_ATOMIC_COMPLETE CAIRNFS_XATTR_PREFIX "atomic_complete"
 
 /* Deferred commits (docs/commits.md). ioctl(2) on a descriptor of the directory that is to be renamed, opened for
  * reading: what is below it becomes durable, then it gets its final name, with the rights that the caller has at this

@@ -188,6 +188,7 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
     using Tell = Commits::Tell;
     return done(at_.commits.Describe(caller.context, id, tells_all ? Tell::kAll : Tell::kWithoutNewBytes));
   }
+  if (AtomicRules::IsAttribute(name)) return done(at_.atomic_rules.Get(caller.context, id, name));
   if (retention::IsRetentionAttribute(name)) return done(at_.parts.names.GetXattr(caller.context, id, name));
   if (name == CAIRNFS_XATTR_RETAINED) {
     const Status may = at_.keeping.CheckOwner(caller, id);
@@ -226,13 +227,15 @@ void Attributes::WhenItMayBeSet(InodeId inode, std::string_view name, const Call
 Status Attributes::SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,
                             meta::Namespace::XattrMode mode) {
   if (name == kLevel) return at_.copies.SetLevel(caller.context, inode, value);
-  if (IsOwn(name) && !retention::IsRetentionAttribute(name)) {
+  const bool is_rule = AtomicRules::IsAttribute(name);
+  if (IsOwn(name) && !is_rule && !retention::IsRetentionAttribute(name)) {
     return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   }
   if (IsOwn(name)) {
     const Status set = at_.room.OnceThereIsRoom([&] {
       SyncRounds::Operation operation(at_.rounds);
-      return at_.keeping.Set(caller, inode, name, value, mode);
+      return is_rule ? at_.atomic_rules.Set(caller, inode, name, std::string(value), mode)
+                     : at_.keeping.Set(caller, inode, name, value, mode);
     });
     const bool is_wrong = !set.ok() && set.error().code == ErrorCode::kInvalidArgument;
     if (is_wrong) {
@@ -257,16 +260,20 @@ Result<std::vector<std::string>> Attributes::ListXattrs(const Context& context, 
 
 Status Attributes::RemoveXattr(const Caller& caller, InodeId inode, std::string_view name) {
   if (name == kLevel) return at_.copies.SetLevel(caller.context, inode, std::nullopt);
-  if (IsOwn(name) && !retention::IsRetentionAttribute(name)) {
+  const bool is_rule = AtomicRules::IsAttribute(name);
+  if (IsOwn(name) && !is_rule && !retention::IsRetentionAttribute(name)) {
     return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   }
   SyncRounds::Operation operation(at_.rounds);
+  if (is_rule) return at_.atomic_rules.Set(caller, inode, name, std::nullopt, meta::Namespace::XattrMode::kSet);
   if (IsOwn(name)) return at_.keeping.Remove(caller, inode, name);
   return at_.parts.names.RemoveXattr(caller.context, inode, name);
 }
 
 void Attributes::WhenItCounts(std::string_view name, const Caller& caller, std::function<void()> then) const {
-  if (name != kLevel) return then();
+  if (name != kLevel && !AtomicRules::IsAttribute(name)) return then();
+  if (!at_.parts.cluster) return then();
+  static_assert(AtomicRules::kCountsAfter == Levels::kReadEvery);
   // By then each host has read the levels anew.
   auto time_is_up = [] { return MakeError(ErrorCode::kUnavailable, "no host counts the old level any more"); };
   static_cast<void>(at_.waits.Within(caller.context.WithTimeout(Levels::kReadEvery), time_is_up,

@@ -110,6 +110,7 @@ Maintenance& FileSystem::maintenance() { return *impl_->maintenance; }
 Policies& FileSystem::policies() { return *impl_->policies; }
 Tickets& FileSystem::tickets() { return *impl_->tickets; }
 Trash& FileSystem::trash() { return *impl_->trash; }
+AtomicFiles& FileSystem::atomic_files() { return *impl_->atomic_files; }
 
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
                                                   Clock::time_point waits_since) {

@@ -221,6 +221,7 @@ class Maintenance;
 class Policies;
 class Tickets;
 class Trash;
+class AtomicFiles;
 
 class FileSystem {
  public:
@@ -317,6 +318,7 @@ class FileSystem {
   Policies& policies();
   Tickets& tickets();
   Trash& trash();
+  AtomicFiles& atomic_files();
 
   // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,

@@ -177,8 +177,9 @@ class Inode {
   // What this host's kernel is told with the number. It goes up when a directory is removed to the trash: what the
   // kernel knows of that is dead to it for good, and gives way to a new one once that is restored.
   std::atomic<uint64_t> generation{0};
-  std::atomic<bool> unlinked{false};     // set while an Operation is held
-  std::atomic<uint64_t> freed_bytes{0};  // of an unlinked one: what its removal lets a collection find
+  std::atomic<bool> made_without_name{false};  // it may have no name yet, and get one
+  std::atomic<bool> unlinked{false};           // set while an Operation is held
+  std::atomic<uint64_t> freed_bytes{0};        // of an unlinked one: what its removal lets a collection find
 };
 
 using InodePtr = std::shared_ptr<Inode>;

@@ -91,6 +91,10 @@ Status LostFiles::CheckNone(const Context& context, const meta::RenameParams& pa
     return MakeError(ErrorCode::kIo,
                      "bytes of '" + *path + "' could not be stored and are lost: write the file again or remove it");
   };
+  if (params.unnamed) {
+    if (!lost.contains(*params.unnamed)) return {};
+    return MakeError(ErrorCode::kIo, "bytes of '" + params.to_name + "' could not be stored and are lost");
+  }
   CAIRNFS_RETURN_IF_ERROR(check(params.from_parent, params.from_name));
   if (params.mode != meta::RenameMode::kExchange) return {};
   return check(params.to_parent, params.to_name);

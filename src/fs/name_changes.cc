@@ -56,12 +56,24 @@ Result<meta::RenameResult> NameChanges::Commit(const Context& context, const met
   if (result.replaced && result.replaced->in_trash) result.replaced->allocated_bytes = params.trash->held.bytes;
   if (result.replaced) NoteRemoved(*result.replaced);
   if (result.unchanged) return result;
+  if (result.moved_type == S_IFDIR || result.exchanged) at_.atomic_rules.NoteMoved();
   if (const InodePtr moved = at_.table.Find(result.moved)) moved->directory = params.to_parent.value;
   const InodePtr exchanged = result.exchanged ? at_.table.Find(*result.exchanged) : nullptr;
   if (exchanged) exchanged->directory = params.from_parent.value;
   if (S_ISDIR(result.moved_type)) at_.saves.NoteMoved(result.moved);
   if (exchanged) at_.saves.NoteMoved(*result.exchanged);
   return result;
+}
+
+Result<meta::Attr> NameChanges::LookUpSource(const Context& context, const meta::RenameParams& params) {
+  meta::Namespace& names = at_.parts.names;
+  const auto with_marks = at_.parts.cluster ? meta::Namespace::WithMarks::kYes : meta::Namespace::WithMarks::kNo;
+  if (!params.unnamed) return names.Lookup(context, params.from_parent, params.from_name, with_marks);
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, names.GetAttr(context, *params.unnamed));
+  if (!at_.parts.cluster) return attr;
+  CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, names.ReadFile(context, *params.unnamed, with_marks));
+  attr.marks = std::move(state.marks);
+  return attr;
 }
 
 Status NameChanges::PrepareForNewName(InodeId id) {

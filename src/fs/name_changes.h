@@ -28,6 +28,8 @@ class NameChanges {
   // such as are no longer than before always.
   static NameChange ChangeOf(const meta::RenameParams& params);
   Result<meta::RenameResult> Commit(const Context& context, const meta::RenameParams& params);
+  // What the rename is of, with its marks where the store is remote.
+  Result<meta::Attr> LookUpSource(const Context& context, const meta::RenameParams& params);
   // The error of a write of the file that failed and that nobody was told; a disk that fails will take neither the
   // bytes nor the name. Whatever round takes the new name of the file takes every byte written before it.
   Status PrepareForNewName(InodeId id);

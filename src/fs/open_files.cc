@@ -78,7 +78,12 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   uint64_t session = 0;
   marked.also = at_.sharing.MarkCreated(session);
   std::function<void(InodeId)> hold;
-  if (marked.also) hold = [&held](InodeId id) { held.Take(id); };
+  if (marked.also) {
+    hold = [&](InodeId id) {
+      held.Take(id);
+      held.inode()->made_without_name = params.without_name;
+    };
+  }
   CAIRNFS_ASSIGN_OR_RETURN(created.attr, at_.room.OnceThereIsRoom([&] {
     SyncRounds::Operation operation(at_.rounds);
     auto made = at_.parts.names.Create(context, parent, name, marked, hold);
@@ -89,6 +94,7 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   static_cast<void>(at_.session.Await(context).ok());
   InodePtr inode = at_.table.AddLookup(created.attr.inode);
   inode->directory = parent.value;
+  inode->made_without_name = params.without_name;
   {
     MutexLock lock(inode->mutex);
     // Somebody may have found the name, opened the file and written to it before this call got here.

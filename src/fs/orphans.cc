@@ -75,7 +75,8 @@ std::vector<bool> Orphans::Hold(const std::vector<InodeId>& inodes) {
     }
     if (is_open) {
       Allow(id);
-      table_.MarkUnlinked(id, 0);  // asks again once it is closed
+      // Asks again once it is closed. One that is to get a name yet, or has it by now, is left to the sweep.
+      if (!inode->made_without_name) table_.MarkUnlinked(id, 0);
     }
     held.push_back(is_open);
   }

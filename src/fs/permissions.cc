@@ -40,6 +40,16 @@ Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const Ope
   return Allows(attr, caller, rights) ? Status() : Denied("the file's mode does not let you open it so");
 }
 
+Status CheckMayReplace(const Credentials& caller, const meta::Attr& directory, std::optional<uint32_t> owner) {
+  if (!Allows(directory, caller, kWrite | kSearch)) return Denied("you may not change the names in the directory");
+  const bool is_sticky = (directory.mode & S_ISVTX) != 0;
+  const bool is_anothers = owner && caller.uid != *owner && caller.uid != directory.uid;
+  if (is_sticky && is_anothers && caller.uid != 0) {
+    return Denied("it is another user's, in a directory with the sticky bit");
+  }
+  return {};
+}
+
 Status CheckMayRename(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory,
                       InodeId final_parent) {
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr moved, names.GetAttr(context, directory));

@@ -7,6 +7,9 @@ namespace cairnfs::fs {
 
 // Whether open(2) would let the caller open the file with these attributes: kPermission if not.
 Status CheckMayOpen(const Credentials& caller, const meta::Attr& attr, const OpenFlags& flags);
+// Whether the caller may give another file a name in the directory with these attributes that stands for a file of
+// `owner`, or (nullopt) for nothing: kPermission if not.
+Status CheckMayReplace(const Credentials& caller, const meta::Attr& directory, std::optional<uint32_t> owner);
 // Names::CheckMayRename.
 Status CheckMayRename(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory,
                       InodeId final_parent);

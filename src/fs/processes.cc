@@ -1,6 +1,10 @@
 #include "fs/processes.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 namespace cairnfs::fs {
@@ -11,6 +15,39 @@ std::string ReadProc(uint32_t id, const char* file) {
   std::stringstream text;
   text << in.rdbuf();
   return text.str();
+}
+
+// Of a file of /proc/PID/fdinfo: proc(5). `ino` came with Linux 5.14.
+struct DescriptorInfo {
+  uint64_t inode = 0, mount = 0;
+  bool writes = false;
+};
+DescriptorInfo ParseDescriptorInfo(const std::string& text) {
+  DescriptorInfo info;
+  std::istringstream lines(text);
+  for (std::string field; lines >> field;) {
+    if (field == "flags:") {
+      int flags = 0;
+      lines >> std::oct >> flags >> std::dec;
+      info.writes = (flags & O_ACCMODE) != O_RDONLY;
+    } else if (field == "mnt_id:") {
+      lines >> info.mount;
+    } else if (field == "ino:") {
+      lines >> info.inode;
+      return info;
+    }
+  }
+  return {};
+}
+
+// Numbers of inodes of other filesystems may be the same.
+bool IsCairnFsMount(uint32_t thread, uint64_t mount) {
+  std::istringstream lines(ReadProc(thread, "mountinfo"));
+  const std::string number = std::to_string(mount) + " ";
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(number)) return line.find(" - fuse.cairnfs ") != std::string::npos;
+  }
+  return false;
 }
 
 }  // namespace
@@ -58,6 +95,22 @@ bool IsAlive(pid_t process) {
   if (process == 0) return true;
   const auto end = ParseThreadStat(ReadProc(static_cast<uint32_t>(process), "stat"));
   return end && !end->is_exiting;
+}
+
+std::optional<ThreadEnd> EndOf(uint32_t thread) {
+  if (thread == 0) return std::nullopt;
+  return ParseThreadStat(ReadProc(thread, "stat"));
+}
+
+bool HasOpenForWriting(uint32_t thread, InodeId inode) {
+  const std::string folder = "/proc/" + std::to_string(thread) + "/fdinfo";
+  const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir(folder.c_str()), &closedir);
+  if (descriptors == nullptr) return false;
+  while (const dirent* entry = readdir(descriptors.get())) {
+    const auto info = ParseDescriptorInfo(ReadProc(thread, ("fdinfo/" + std::string(entry->d_name)).c_str()));
+    if (info.writes && info.inode == inode.value && IsCairnFsMount(thread, info.mount)) return true;
+  }
+  return false;
 }
 
 bool DiesBySignal(uint32_t thread) {

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "base/types.h"
+
 namespace cairnfs::fs {
 
 // Of the text of a /proc/TID/stat; nullopt: it is none.
@@ -23,6 +25,11 @@ pid_t ProcessOf(uint32_t thread);
 // Its name, 15 bytes at most; empty: it cannot be seen.
 std::string CommandOf(uint32_t thread);
 bool IsAlive(pid_t process);
+// nullopt: the thread cannot be seen.
+std::optional<ThreadEnd> EndOf(uint32_t thread);
+// Whether the thread's process has the file of a CairnFS with this inode number open for writing. False where that
+// cannot be seen: it is another user's, and the daemon is not root's.
+bool HasOpenForWriting(uint32_t thread, InodeId inode);
 // Whether the thread closes its files because a signal ends its process.
 bool DiesBySignal(uint32_t thread);
 

@@ -31,6 +31,7 @@ Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced,
                   durable.error().message);
     return stays();
   }
+  if (params.unnamed) return stays();
   meta::RenameParams back{params.to_parent, params.to_name, params.from_parent, params.from_name,
                           params.mode == meta::RenameMode::kExchange ? params.mode : meta::RenameMode::kNoReplace};
   if (auto undone = Commit({}, back); !undone.ok()) {
@@ -50,7 +51,7 @@ void LocalNameChanges::Rename(const meta::RenameParams& params, const Caller& ca
 }
 
 void LocalNameChanges::RenameAdmitted(const meta::RenameParams& params, const Caller& caller, Done<void> done) {
-  auto source = at().parts.names.Lookup({}, params.from_parent, params.from_name);
+  auto source = LookUpSource({}, params);
   if (!source.ok()) return done(source.error());
   bool directory = S_ISDIR(source->mode);
   Files files{source->inode};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/task_queue.h"
+#include "fs/atomic_rules.h"
 #include "fs/calls.h"
 #include "fs/closing.h"
 #include "fs/commits.h"
@@ -44,6 +45,7 @@ struct Services {  // all outlive who has them
   Saves& saves;
   Commits& commits;
   Keeping& keeping;
+  AtomicRules& atomic_rules;
   Policies& policies;
   Tickets& tickets;
   HostSession& session;

@@ -47,8 +47,7 @@ Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameP
   if (change == NameChange::kMakes) params.makes_names_for = caller.uid;
   params.may_lengthen = change == NameChange::kAlters;
   constexpr auto kWithMarks = meta::Namespace::WithMarks::kYes;
-  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr source,
-                           at().parts.names.Lookup(caller.context, params.from_parent, params.from_name, kWithMarks));
+  CAIRNFS_ASSIGN_OR_RETURN(meta::Attr source, LookUpSource(caller.context, params));
   renaming.sources.push_back(std::move(source));
   if (params.mode == meta::RenameMode::kExchange) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::Attr target,

@@ -85,6 +85,7 @@ Services FileSystem::Impl::MakeServices() {
           .saves = saves,
           .commits = *commits,
           .keeping = keeping,
+          .atomic_rules = atomic_rules,
           .policies = *policies,
           .tickets = *tickets,
           .session = *session,
@@ -108,6 +109,8 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
   open_files = std::make_unique<OpenFiles>(services);
   writer = std::make_unique<Writer>(services);
   reader = std::make_unique<Reader>(services);
+  atomic_files = std::make_unique<AtomicFiles>(AtomicFiles::Parts{
+      .services = services, .changes = *changes, .names = *names, .open_files = *open_files, .reader = *reader});
   directories = std::make_unique<Directories>(parts.names, table);
   checker = std::make_unique<Checker>(Checker::Parts{parts, *rounds, *collection, *copies});
   maintenance = std::make_unique<Maintenance>(services, Maintenance::Parts{.changes = *changes,
@@ -129,6 +132,8 @@ void FileSystem::Impl::End() {
   policies->Stop();
   tickets->Stop();
   trash->Stop();
+  atomic_rules.Stop();
+  if (atomic_files) atomic_files->Stop();
   reader->AwaitRunning();
   commits->Stop();
   stop.request_stop();
@@ -175,6 +180,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
 Status LocalFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(tickets->FailWhereBytesMayLack());
   local_totals->Start();
+  CAIRNFS_RETURN_IF_ERROR(atomic_rules.Start({}));
   commits->LookAtRecords();
   StartTrash([] {}, [] { return true; });
   return {};
@@ -293,6 +299,7 @@ Status SharedFileSystem::Start() {
   }
   CAIRNFS_RETURN_IF_ERROR(member->Start());
   CAIRNFS_RETURN_IF_ERROR(commits->WatchOthers(parts.cluster->shared));
+  CAIRNFS_RETURN_IF_ERROR(atomic_rules.StartAmongHosts({}, parts.cluster->shared));
   commits->LookAtRecords();
   keeping.AskOthers([this](const Context& context) { return host.OpenElsewhere(context); });
   host.peers().SetOpenHandler([this] { return keeping.OpenPlaces(); });

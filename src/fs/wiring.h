@@ -6,6 +6,7 @@
 #include <memory>
 #include <stop_token>
 
+#include "fs/atomic_files.h"
 #include "fs/attributes.h"
 #include "fs/checker.h"
 #include "fs/cluster_member.h"
@@ -60,6 +61,7 @@ struct FileSystem::Impl {
   Saves saves{[this](InodeId directory) { return table.DirectoryOf(directory); }};
   std::unique_ptr<Commits> commits;
   Keeping keeping{parts.names, table};
+  AtomicRules atomic_rules{parts.kv, parts.names, parts.cluster.has_value()};
   std::unique_ptr<Policies> policies;
   std::unique_ptr<Tickets> tickets;
   std::unique_ptr<Copies> copies;
@@ -71,6 +73,7 @@ struct FileSystem::Impl {
   std::unique_ptr<OpenFiles> open_files;
   std::unique_ptr<Writer> writer;
   std::unique_ptr<Reader> reader;
+  std::unique_ptr<AtomicFiles> atomic_files;
   std::unique_ptr<Directories> directories;
   std::unique_ptr<Checker> checker;
   std::unique_ptr<Maintenance> maintenance;

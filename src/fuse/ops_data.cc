@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fs/atomic_files.h"
 #include "fs/reader.h"
 #include "fs/writer.h"
 #include "fuse/admitted.h"
@@ -54,8 +55,12 @@ void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fus
 }
 
 void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
-  SessionOf(request).filesystem().writer().Write(std::move(write), [request](Result<size_t> written) {
-    if (!written.ok()) return ReplyError(request, written.error());
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  filesystem.writer().Write(std::move(write), [request, &filesystem, inode = write.inode](Result<size_t> written) {
+    if (!written.ok()) {
+      filesystem.atomic_files().NoteWriteFailed(inode, written.error());
+      return ReplyError(request, written.error());
+    }
     fuse_reply_write(request, *written);
   });
 }
@@ -66,6 +71,7 @@ void RefuseWrite(fuse_req_t request, fs::FileSystem::WriteRequest write, ByteSpa
   // When a server that stops has given up a disk that hangs, it asks nothing of that disk any more.
   const bool is_given_up = session.stopping() && why.code == ErrorCode::kFailed;
   if (!is_given_up) session.filesystem().writer().NoteRefused(write, why);
+  session.filesystem().atomic_files().NoteWriteFailed(write.inode, why);
   ReplyError(request, why);
 }
 

@@ -59,7 +59,7 @@ void ListWithAttrAndReply(const Context& context, fuse_req_t request, fs::FileSy
       // A name that has gone since the listing was taken is listed without attributes.
       auto attr = filesystem.names().Lookup(context, inode, entry.name);
       if (attr.ok()) {
-        known = EntryOf(*attr, CacheTimesOf(request, *attr));
+        known = EntryOf(*attr, CacheTimesOf(request, *attr, {inode, entry.name}));
         looked_up.push_back(attr->inode);
       }
     }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <string>
 
+#include "fs/atomic_files.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
 #include "fs/permissions.h"
@@ -22,13 +23,13 @@ constexpr int kOpenForExec = 0x20;
 
 void OpenAndReply(fuse_req_t request, fs::FileSystem& filesystem, const fs::Caller& caller, InodeId inode,
                   const fs::OpenFlags& flags) {
-  auto reply = [request](Result<fs::HandleId> handle) {
+  auto reply = [request, inode](Result<fs::HandleId> handle) {
     // The kernel's own error for a program that is open for writing.
     if (!handle.ok() && handle.error().code == ErrorCode::kBusy) return (void)fuse_reply_err(request, ETXTBSY);
     if (!handle.ok()) return ReplyInodeError(request, handle.error());
-    ReplyOpen(request, *handle);
+    ReplyOpen(request, inode, *handle);
   };
-  filesystem.open_files().Open(inode, flags, reply, UntilStop(request, caller));
+  filesystem.atomic_files().Open(inode, flags, reply, UntilStop(request, caller));
 }
 
 struct CreateRequest {
@@ -71,15 +72,35 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
       return fail(handle.error(), std::move(create));
     }
     auto now = filesystem.names().GetAttr(create.caller.context, attr.inode);
-    ReplyCreate(request, {now.ok() ? *now : attr, *handle});
+    ReplyCreate(request, {now.ok() ? *now : attr, *handle}, {create.parent, create.name});
   };
   filesystem.open_files().Open(attr->inode, flags, std::move(reply), UntilStop(request, create.caller));
 }
 
+// Answers a CREATE with a file that was made without a name.
+void OpenMadeAndReply(fuse_req_t request, fs::FileSystem& filesystem, const CreateRequest& create,
+                      const meta::Attr& made) {
+  auto reply = [request, &filesystem, made, create](Result<fs::HandleId> handle) {
+    if (!handle.ok()) {
+      filesystem.names().Forget(made.inode, 1);
+      return ReplyError(request, handle.error());
+    }
+    auto now = filesystem.names().GetAttr(create.caller.context, made.inode);
+    ReplyCreate(request, {now.ok() ? *now : made, *handle}, {create.parent, create.name});
+  };
+  filesystem.atomic_files().Open(made.inode, OpenFlagsOf(create.open_flags), reply, UntilStop(request, create.caller));
+}
+
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
+  if (!(create.open_flags & O_EXCL)) {
+    const auto made = filesystem.atomic_files().Create({create.caller, CredentialsOf(request)}, create.parent,
+                                                       create.name, create.params, OpenFlagsOf(create.open_flags));
+    if (!made.ok()) return ReplyError(request, made.error());
+    if (*made) return OpenMadeAndReply(request, filesystem, create, **made);
+  }
   auto created = filesystem.open_files().Create(create.caller.context, create.parent, create.name, create.params,
                                                 OpenFlagsOf(create.open_flags));
-  if (created.ok()) return ReplyCreate(request, *created);
+  if (created.ok()) return ReplyCreate(request, *created, {create.parent, create.name});
   if (created.error().code == ErrorCode::kAlreadyExists && !(create.open_flags & O_EXCL)) {
     return OpenExistingAndReply(request, filesystem, std::move(create));
   }
@@ -130,14 +151,14 @@ void OpCreate(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   WhenAdmitted(request, fs::NameChange::kMakes, std::move(make));
 }
 
-void OpFlush(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
-  SessionOf(request).filesystem().open_files().Flush(
-      {file->fh, file->lock_owner}, [request](const Result<void>& status) { ReplyStatus(request, status); },
-      CallerOf(request));
+void OpFlush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+  SessionOf(request).filesystem().atomic_files().Flush(
+      InodeId{inode}, {file->fh, file->lock_owner},
+      [request](const Result<void>& status) { ReplyStatus(request, status); }, CallerOf(request));
 }
 
-void OpRelease(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
-  SessionOf(request).filesystem().open_files().Release(file->fh);
+void OpRelease(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
+  SessionOf(request).filesystem().atomic_files().Release(InodeId{inode}, file->fh);
   fuse_reply_err(request, 0);
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "fs/atomic_files.h"
 #include "fs/names.h"
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
@@ -26,24 +27,37 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
   WhenAdmitted(
       request, fs::NameChange::kMakes,
       [request, parent, name = std::string(name), params](fs::FileSystem& filesystem, const fs::Caller& caller) {
-        ReplyEntry(request, filesystem.names().MakeNode(caller.context, InodeId{parent}, name, params),
-                   WhenOld::kTaken);
+        ReplyEntry(request, filesystem.names().MakeNode(caller.context, InodeId{parent}, name, params), WhenOld::kTaken,
+                   {InodeId{parent}, name});
       });
 }
 
 }  // namespace
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  auto read = [parent, name = std::string(name)](fs::FileSystem& filesystem, const Context& context) {
-    return filesystem.names().Lookup(context, InodeId{parent}, name);
-  };
-  AtOnceOrWhereItMayWait(request, std::move(read), [request](const Result<meta::Attr>& attr) {
-    if (attr.ok() || attr.error().code != ErrorCode::kNotFound) return ReplyEntry(request, attr, WhenOld::kDropped);
+  const auto thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid);
+  auto reply = [request, parent, name = std::string(name)](const Result<meta::Attr>& attr) {
+    const EntryPlace place{InodeId{parent}, name};
+    if (attr.ok() || attr.error().code != ErrorCode::kNotFound) {
+      return ReplyEntry(request, attr, WhenOld::kDropped, place);
+    }
     // Inode 0: the kernel remembers that the name is absent.
     fuse_entry_param absent{};
-    absent.entry_timeout = CacheTimesOf(request).entry_seconds;
+    absent.entry_timeout = CacheTimesOf(request, {}, place).entry_seconds;
     fuse_reply_entry(request, &absent);
-  });
+  };
+  if (SessionOf(request).filesystem().atomic_files().IsSentBack(thread)) {
+    auto look_up = [request, parent, name = std::string(name), reply](fs::FileSystem& filesystem,
+                                                                      const fs::Caller& caller) {
+      const fs::AtomicFiles::Opener opener{caller, CredentialsOf(request)};
+      reply(filesystem.atomic_files().LookUpSentBack(opener, InodeId{parent}, name));
+    };
+    return WhenAdmitted(request, fs::NameChange::kMakes, std::move(look_up));
+  }
+  auto read = [parent, thread, name = std::string(name)](fs::FileSystem& filesystem, const Context& context) {
+    return filesystem.atomic_files().Lookup(context, thread, InodeId{parent}, name);
+  };
+  AtOnceOrWhereItMayWait(request, std::move(read), std::move(reply));
 }
 
 void OpForget(fuse_req_t request, fuse_ino_t inode, uint64_t count) {
@@ -86,7 +100,9 @@ void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const c
   WhenAdmitted(
       request, fs::NameChange::kMakes,
       [request, inode, new_parent, name = std::string(new_name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
-        auto reply = [request](const Result<meta::Attr>& attr) { ReplyEntry(request, attr, WhenOld::kTaken); };
+        auto reply = [request, new_parent, name](const Result<meta::Attr>& attr) {
+          ReplyEntry(request, attr, WhenOld::kTaken, {InodeId{new_parent}, name});
+        };
         filesystem.names().Link(InodeId{inode}, InodeId{new_parent}, name, std::move(reply), caller);
       });
 }
@@ -94,6 +110,9 @@ void OpLink(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const c
 void OpUnlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   WhenAdmitted(request, fs::NameChange::kRemoves,
                [request, parent, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                 if (filesystem.atomic_files().Unlink(caller.pid, InodeId{parent}, name)) {
+                   return ReplyStatus(request, {});
+                 }
                  ReplyStatus(request, filesystem.names().Unlink(caller.context, InodeId{parent}, name, caller.uid));
                });
 }
@@ -122,7 +141,14 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
     return;
   }
   WhereItMayWait(request, [request, params](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    filesystem.names().Rename(params, caller, [request](const Result<void>& status) { ReplyStatus(request, status); });
+    fs::AtomicFiles& atomic_files = filesystem.atomic_files();
+    const auto named = atomic_files.BeginRename(caller.pid, params);
+    if (!named.ok()) return ReplyError(request, named.error());
+    auto reply = [request, &atomic_files, params, named = *named, thread = caller.pid](const Result<void>& status) {
+      if (status.ok()) atomic_files.EndRename(thread, params, named);
+      ReplyStatus(request, status);
+    };
+    filesystem.names().Rename(*named ? **named : params, caller, std::move(reply));
   });
 }
 

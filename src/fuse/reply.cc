@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "fs/atomic_files.h"
 #include "fs/attributes.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
@@ -52,6 +53,14 @@ CacheTimes CacheTimesOf(fuse_req_t request) {
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr) {
   CacheTimes times = CacheTimesOf(request);
   if (!SessionOf(request).filesystem().attributes().NoteReply(attr)) times.attr_seconds = 0;
+  return times;
+}
+
+CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr, const EntryPlace& place) {
+  CacheTimes times = CacheTimesOf(request, attr);
+  const bool may_keep = times.entry_seconds > 0;
+  fs::AtomicFiles& files = SessionOf(request).filesystem().atomic_files();
+  if (may_keep && files.IsAskedEachTime(place.directory, place.name)) times.entry_seconds = 0;
   return times;
 }
 
@@ -123,10 +132,10 @@ void ReplyStatus(fuse_req_t request, const Status& status) {
   }
 }
 
-void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old) {
+void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old, const EntryPlace& place) {
   if (!attr.ok()) return ReplyError(request, attr.error());
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  const fuse_entry_param entry = EntryOf(AttrToReply(*attr, when_old), CacheTimesOf(request, *attr));
+  const fuse_entry_param entry = EntryOf(AttrToReply(*attr, when_old), CacheTimesOf(request, *attr, place));
   if (fuse_reply_entry(request, &entry) != 0) filesystem.names().Forget(attr->inode, 1);
 }
 
@@ -136,24 +145,24 @@ void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_
   fuse_reply_attr(request, &attributes, CacheTimesOf(request, *attr).attr_seconds);
 }
 
-void ReplyOpen(fuse_req_t request, fs::HandleId handle) {
+void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   const fuse_open_out out = OpenOut(handle);
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
-    filesystem.open_files().Release(handle);
+    filesystem.atomic_files().Release(inode, handle);
   }
 }
 
-void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created) {
+void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created, const EntryPlace& place) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   struct {
     fuse_entry_out entry;
     fuse_open_out open;
-  } out{EntryOut(AttrToReply(created.attr, WhenOld::kTaken), CacheTimesOf(request, created.attr)),
+  } out{EntryOut(AttrToReply(created.attr, WhenOld::kTaken), CacheTimesOf(request, created.attr, place)),
         OpenOut(created.handle)};
   static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
-    filesystem.open_files().Release(created.handle);
+    filesystem.atomic_files().Release(created.attr.inode, created.handle);
     filesystem.names().Forget(created.attr.inode, 1);
   }
 }

@@ -25,6 +25,12 @@ CacheTimes CacheTimesOf(fuse_req_t request);
 // The same for an answer with these attributes. No time for those of a file with set-id bits: a stranger's write clears
 // the bits in the daemon, and the kernel must ask again before it executes the file (docs/decisions/set-id.md).
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr);
+// Where an entry lies that is answered. One whose name may lead each process to another file has no time.
+struct EntryPlace {
+  InodeId directory;
+  std::string_view name;
+};
+CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr, const EntryPlace& place);
 // What the kernel does with attributes when it has learned of a change of the file since it asked.
 enum class WhenOld {
   kDropped,
@@ -44,12 +50,12 @@ void ReplyInodeError(fuse_req_t request, const Error& error);
 // errno 0 for success.
 void ReplyStatus(fuse_req_t request, const Status& status);
 // Undoes the look-up when the kernel does not take the answer.
-void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old);
+void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old, const EntryPlace& place);
 void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old);
 // Answers OPEN of a regular file, by hand because FOPEN_PARALLEL_DIRECT_WRITES has no name in libfuse 3.14. Releases
 // the handle when the kernel does not take the answer.
-void ReplyOpen(fuse_req_t request, fs::HandleId handle);
-void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created);
+void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle);
+void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created, const EntryPlace& place);
 
 // --- pure, for the above and for tests ---
 meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old);

@@ -211,6 +211,7 @@ Status CheckDumpEntry(std::string_view key, std::string_view value) {
   }
   if (key[0] == 'P') return DecodeMarkKey(key) ? CheckDecodes<UnpublishedMark>(value) : Status(StrangeKey(key));
   if (key[0] == 'J' && name.size() == kNodeIdBytes) return CheckDecodes<CommitPart>(value);
+  if (InodeOfAtomicKey(key)) return CheckDecodes<AtomicRecord>(value);
   if (InodeOfAppliedKey(key)) return CheckDecodes<AppliedRecord>(value);
   if (!name.empty()) return StrangeKey(key);
   switch (key[0]) {

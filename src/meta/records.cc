@@ -152,6 +152,38 @@ Result<LevelRecord> LevelRecord::Decode(std::string_view value) {
   return LevelRecord{is_replicated == 1};
 }
 
+namespace {
+
+// Of AtomicRecord::must_be_complete.
+enum CompleteByte : uint8_t { kNotSet = 0, kOff = 1, kOn = 2 };
+
+}  // namespace
+
+std::string AtomicRecord::Encode() const {
+  const CompleteByte complete = !must_be_complete ? kNotSet : (*must_be_complete ? kOn : kOff);
+  return Encoder()
+      .U8(kRecordVersion)
+      .U8(complete)
+      .U8(patterns ? 1 : 0)
+      .LengthPrefixed(patterns.value_or(std::string()))
+      .Take();
+}
+
+Result<AtomicRecord> AtomicRecord::Decode(std::string_view value) {
+  Decoder decoder(value);
+  AtomicRecord record;
+  const uint8_t version = decoder.U8(), complete = decoder.U8(), has_patterns = decoder.U8();
+  std::string patterns(decoder.LengthPrefixed());
+  if (!decoder.Finished()) return Corrupt("rule of files that appear whole", "it is cut short or too long");
+  if (version != kRecordVersion) return Corrupt("rule of files that appear whole", "unknown record version");
+  if (complete > kOn || has_patterns > 1 || (has_patterns == 0 && !patterns.empty())) {
+    return Corrupt("rule of files that appear whole", "a flag has no such value");
+  }
+  if (has_patterns == 1) record.patterns = std::move(patterns);
+  if (complete != kNotSet) record.must_be_complete = complete == kOn;
+  return record;
+}
+
 std::string DentryRecord::Encode() const { return Encoder().U8(kRecordVersion).U64(inode.value).U32(type).Take(); }
 
 Result<DentryRecord> DentryRecord::Decode(std::string_view value) {
@@ -225,6 +257,12 @@ std::string OrphanKey(InodeId inode) { return KeyOf('O', inode); }
 std::string LevelKey(InodeId directory) { return KeyOf('Y', directory); }
 std::string LevelsPrefix() { return "Y"; }
 std::optional<InodeId> InodeOfLevelKey(std::string_view key) { return InodeOfKey(key, LevelsPrefix()); }
+std::string AtomicKey(InodeId directory) { return AtomicsPrefix() + KeyOf('\0', directory).substr(1); }
+std::string AtomicsPrefix() { return "VW"; }
+std::optional<InodeId> InodeOfAtomicKey(std::string_view key) {
+  const std::string prefix = AtomicsPrefix();
+  return key.starts_with(prefix) ? InodeOfKey(key.substr(prefix.size() - 1), prefix.substr(1)) : std::nullopt;
+}
 std::string MarkKey(InodeId inode, std::string_view node, uint64_t session) {
   return KeyOf('P', inode, Encoder().Text(node).BigEndianU64(session).Take());
 }

@@ -14,6 +14,7 @@
 //   S <ino be64>          what came of that, as JSON
 //   F <ns be64> node      a commit that was refused at that time
 //   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
+//   VW <ino be64>         files that appear whole: what was set for a directory, and what is below it
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
 //   C                     settings of a cluster (src/daemon/cluster_settings.h)
@@ -69,6 +70,15 @@ struct LevelRecord {
   bool is_replicated = true;  // else local
   std::string Encode() const;
   static Result<LevelRecord> Decode(std::string_view value);
+};
+
+// What `user.cairnfs.atomic_files` and `user.cairnfs.atomic_complete` say of a directory. One that is not set counts
+// from the directory above.
+struct AtomicRecord {
+  std::optional<std::string> patterns;  // as they were set
+  std::optional<bool> must_be_complete;
+  std::string Encode() const;
+  static Result<AtomicRecord> Decode(std::string_view value);
 };
 
 struct DentryRecord {
@@ -127,6 +137,9 @@ std::optional<MarkKeyParts> DecodeMarkKey(std::string_view key);
 std::string LevelKey(InodeId directory);
 std::string LevelsPrefix();
 std::optional<InodeId> InodeOfLevelKey(std::string_view key);
+std::string AtomicKey(InodeId directory);
+std::string AtomicsPrefix();
+std::optional<InodeId> InodeOfAtomicKey(std::string_view key);
 std::string MoveKey();
 std::string FreedBytesKey();
 std::string NextInodeKey();

@@ -17,7 +17,7 @@ Failpoint orphan_removed("meta.orphan_removed", Failpoint::Kind::kKill);
 constexpr size_t kOrphansPerPage = 1024;
 constexpr size_t kBatchOperationsMax = 1024;  // so that one batch does not hold up other commits for long
 constexpr size_t kBatchBytesMax = 256 * kKiB;
-constexpr size_t kOwnKeysMax = 8;  // I, D, T, O, Y, S, and both that begin with A
+constexpr size_t kOwnKeysMax = 9;  // I, D, T, O, Y, S, VW, and both that begin with A
 // For a remote store: each inode takes five spans, and etcd takes 127 in one request.
 constexpr size_t kFetchedAtOnce = 25;
 
@@ -132,7 +132,10 @@ Result<size_t> RemoveBatch(const Context& context, kv::KvStore& store, const std
         .Delete(DirectoryTimesKey(inode))
         .Delete(OrphanKey(inode));
     if (orphan->may_have_level) transaction.Delete(LevelKey(inode));
-    if (orphan->may_have_policy) DropPolicy(inode, transaction);
+    if (orphan->may_have_policy) {
+      DropPolicy(inode, transaction);
+      transaction.Delete(AtomicKey(inode));
+    }
     for (std::string& key : orphan->keys_beside) transaction.Delete(std::move(key));
   }
   if (!transaction.writes.empty()) {

@@ -69,6 +69,7 @@ class DumpTest : public NamespaceTest {
     record.recipe = "recipe";
     more.Put(FileKey(file), record.Encode());
     more.Put(LevelKey(directory), LevelRecord{false}.Encode());
+    more.Put(AtomicKey(directory), AtomicRecord{"*.pt", true}.Encode());
     more.Put(MarkKey(file, std::string(kNodeIdBytes, 'n'), 77), UnpublishedMark{77, "why"}.Encode());
     more.Put(ClusterSettingsKey(), "settings");
     for (const char* key : {"MS", "MN", "L", "Q", "K", "B", "WA", "WE", "WH", "U", "G"}) more.Put(key, "not in a dump");

@@ -313,6 +313,32 @@ TEST(RecordsTest, LevelsAndTheirKeys) {
   EXPECT_FALSE(InodeOfLevelKey("Y").has_value());
 }
 
+TEST(RecordsTest, RulesOfFilesThatAppearWholeAndTheirKeys) {
+  EXPECT_EQ((AtomicRecord{"*.pt a", true}.Encode()), std::string("\x01\x02\x01\x06*.pt a"));
+  for (const std::optional<std::string>& patterns : {std::optional<std::string>(), {""}, {"*.index latest"}}) {
+    for (const std::optional<bool> complete : {std::optional<bool>(), {false}, {true}}) {
+      const std::string encoded = AtomicRecord{patterns, complete}.Encode();
+      auto decoded = AtomicRecord::Decode(encoded);
+      ASSERT_TRUE(decoded.ok());
+      EXPECT_EQ(decoded->patterns, patterns);
+      EXPECT_EQ(decoded->must_be_complete, complete);
+      for (size_t length = 0; length < encoded.size(); length++) {
+        EXPECT_FALSE(AtomicRecord::Decode(encoded.substr(0, length)).ok());
+      }
+      EXPECT_FALSE(AtomicRecord::Decode(encoded + "x").ok());
+    }
+  }
+  for (const std::string& wrong : {std::string("\x02\0\0\0", 4), std::string("\x01\x03\0\0", 4),
+                                   std::string("\x01\0\x02\0", 4), std::string("\x01\0\0\x01*", 5)}) {
+    EXPECT_FALSE(AtomicRecord::Decode(wrong).ok());
+  }
+  EXPECT_EQ(AtomicKey(InodeId{77}), std::string("VW\0\0\0\0\0\0\0M", 10));
+  EXPECT_EQ(InodeOfAtomicKey(AtomicKey(InodeId{77})), InodeId{77});
+  for (const std::string& other : {LevelKey(InodeId{77}), MoveKey(), AtomicsPrefix(), AtomicKey(InodeId{77}) + "x"}) {
+    EXPECT_FALSE(InodeOfAtomicKey(other).has_value());
+  }
+}
+
 TEST(RecordsTest, InodeOfKey) {
   const InodeId inode{77};
   EXPECT_EQ(InodeOfKey(InodeKey(inode)), inode);

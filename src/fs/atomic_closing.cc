@@ -1,0 +1,259 @@
+// The end of files that appear whole: the close that gives them their name, or leaves the old file.
+#include <sys/stat.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <utility>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "fs/atomic_files.h"
+#include "fs/atomic_pending.h"
+#include "fs/permissions.h"
+#include "fs/processes.h"
+#include "retention/file_format.h"
+
+namespace cairnfs::fs {
+namespace {
+
+Failpoint before_name("fs.atomic_before_name", Failpoint::Kind::kKill);
+Failpoint after_name("fs.atomic_after_name", Failpoint::Kind::kKill);
+
+}  // namespace
+
+void AtomicFiles::Stop() {
+  MutexLock lock(mutex_);
+  auto checks = std::move(checks_);
+  lock.Unlock();
+  checks.reset();
+  lock.Lock();
+}
+
+TaskQueue& AtomicFiles::Checks() {
+  MutexLock lock(mutex_);
+  if (checks_ == nullptr) checks_ = std::make_unique<TaskQueue>("cairn-whole", 1);
+  return *checks_;
+}
+
+// The kernel sends a close for each dup, fork and exec. That of the process which opened the file counts, once it has
+// no other descriptor of it. Who cannot be seen counts as killed.
+AtomicFiles::Closer AtomicFiles::Judge(const PendingPtr& pending, HandleId handle, const Caller& caller) {
+  {
+    MutexLock lock(mutex_);
+    if (!pending->writers.contains(handle) || pending->is_ending) return Closer::kOther;
+  }
+  const auto end = EndOf(caller.pid);
+  if (end && ProcessOf(caller.pid) != pending->process) return Closer::kOther;
+  const bool is_killed = !end || (end->is_exiting && end->by_signal);
+  const bool is_last = !is_killed && !HasOpenForWriting(caller.pid, pending->inode);
+  MutexLock lock(mutex_);
+  pending->is_killed |= is_killed;
+  if (pending->is_killed) return Closer::kKilled;
+  pending->is_closed = true;
+  if (!is_last || pending->is_ending) return Closer::kNotLast;
+  pending->is_ending = true;
+  return Closer::kLast;
+}
+
+void AtomicFiles::Flush(InodeId inode, const Closing::Descriptor& closed, Done<void> done, const Caller& caller) {
+  const PendingPtr pending = Find(inode);
+  if (pending == nullptr) return at_.open_files.Flush(closed, std::move(done), caller);
+  const Closer closer = Judge(pending, closed.handle, caller);
+  if (closer == Closer::kKilled && !EndOf(caller.pid)) {
+    done = [pending, done](const Status& status) { done(status.ok() ? Status(CannotBeSeen(pending->name)) : status); };
+  }
+  if (closer != Closer::kLast) return at_.open_files.Flush(closed, std::move(done), caller);
+  auto publish = [this, pending, caller, done = std::move(done)](const Status& status) {
+    if (status.ok()) return Publish(pending, caller, done);
+    Leave(pending, status.error().message);
+    done(status);
+  };
+  at_.open_files.Flush(closed, std::move(publish), caller);
+}
+
+void AtomicFiles::Release(InodeId inode, HandleId handle) {
+  const PendingPtr pending = Find(inode);
+  bool is_last = false, may_have_name = false;
+  if (pending != nullptr) {
+    MutexLock lock(mutex_);
+    const bool was_writer = pending->writers.erase(handle) > 0;
+    is_last = was_writer && pending->writers.empty() && !pending->is_ending;
+    may_have_name = pending->is_closed && !pending->is_killed;
+    if (is_last) pending->is_ending = true;
+  }
+  at_.open_files.Release(handle);
+  if (!is_last) return;
+  if (!may_have_name) return Leave(pending, "its writer was killed, or cannot be seen");
+  // The process had no descriptor after all: nobody waits for this.
+  Caller nobody;
+  nobody.uid = pending->opener.uid;
+  const bool is_posted =
+      at_.services.calls.Run([this, pending, nobody] { Publish(pending, nobody, [](const Status&) {}); });
+  if (!is_posted) Leave(pending, "this host stops");
+}
+
+void AtomicFiles::NoteWriteFailed(InodeId inode, const Error& why) {
+  const PendingPtr pending = Find(inode);
+  if (pending == nullptr) return;
+  MutexLock lock(mutex_);
+  if (!pending->failure) pending->failure = why;
+}
+
+// What the file has by now, though it may be on its way to the disk.
+std::optional<std::string> AtomicFiles::WhyCutShort(const Pending& pending) {
+  const auto attr = at_.names.GetAttr({}, pending.inode);
+  if (!attr.ok()) return attr.error().message;
+  const auto read = [&](uint64_t offset, size_t size) -> Result<std::string> {
+    std::promise<Result<std::string>> promise;
+    auto answer = [&promise](Result<FileSystem::ReadResult> result) {
+      if (!result.ok()) return promise.set_value(result.error());
+      std::string bytes;
+      for (const io::Slice& slice : result->slices) bytes.append(AsText(slice.bytes()));
+      promise.set_value(std::move(bytes));
+    };
+    at_.reader.Read(pending.kept_open, pending.inode, offset, size, std::move(answer));
+    return promise.get_future().get();
+  };
+  return retention::WhyCutShort(pending.name, attr->size, read);
+}
+
+void AtomicFiles::Publish(const PendingPtr& pending, const Caller& caller, Done<void> done) {
+  std::optional<Error> failure;
+  {
+    MutexLock lock(mutex_);
+    failure = pending->failure;
+  }
+  if (failure) {
+    Leave(pending, "a write failed: " + failure->message);
+    return done(*failure);
+  }
+  auto take_name = [this, pending, caller, done] {
+    auto refused = [this, pending, done](const Status& why) {
+      Leave(pending, why.error().message);
+      done(why);
+    };
+    at_.services.calls.Run(
+        caller, [this, pending, caller, done] { TakeName(pending, caller, done); }, std::move(refused));
+  };
+  if (!pending->must_be_complete) return take_name();
+  Checks().Post([this, pending, done, take_name = std::move(take_name)] {
+    const auto why = WhyCutShort(*pending);
+    if (!why) return take_name();
+    Leave(pending, *why);
+    done(MakeError(ErrorCode::kIo, "'" + pending->name + "' keeps what it has: " + *why));
+  });
+}
+
+Status AtomicFiles::CheckMayTake(const Pending& pending, const Context& context,
+                                 const std::optional<meta::RenameParams::Target>& target) {
+  const bool is_as_it_was = target ? pending.replaces == target->inode : !pending.replaces;
+  if (is_as_it_was) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr directory, at_.services.parts.names.GetAttr(context, pending.directory));
+  const auto owner = target ? std::optional(target->uid) : std::nullopt;
+  return CheckMayReplace(pending.opener, directory, owner);
+}
+
+void AtomicFiles::TakeName(const PendingPtr& pending, const Caller& caller, const Done<void>& done) {
+  meta::RenameParams params;
+  params.from_parent = params.to_parent = pending->directory;
+  params.from_name = params.to_name = pending->name;
+  params.unnamed = pending->inode;
+  // kStale would have the rename tried again.
+  const auto is_refused = std::make_shared<std::atomic<bool>>(false);
+  params.may_take = [this, pending, is_refused, context = caller.context](const auto& target) {
+    Status may = CheckMayTake(*pending, context, target);
+    *is_refused = !may.ok() && may.error().code == ErrorCode::kPermission;
+    return may;
+  };
+  before_name.Pass();
+  at_.names.Rename(params, caller, [this, pending, is_refused, done](const Status& named) {
+    after_name.Pass();
+    if (named.ok()) static_cast<void>(End(pending, IsNamed::kYes));
+    if (named.ok()) return done({});
+    if (*is_refused) {
+      constexpr const char* kWhy = "the name stands for something else by now, which its opener may not replace";
+      Leave(pending, kWhy);
+      return done(MakeError(ErrorCode::kStale, kWhy));
+    }
+    auto settle = [this, pending, named, done] { done(Settle(pending, named.error())); };
+    if (!at_.services.calls.Run(settle)) done(named);
+  });
+}
+
+// The rename has failed, and among several hosts may have been made all the same, or be made yet: then nothing is taken
+// away. The file is an orphan if it has no name, and goes as these do.
+Status AtomicFiles::Settle(const PendingPtr& pending, const Error& why) {
+  const bool is_shared = at_.services.parts.cluster.has_value();
+  const auto attr = at_.services.parts.names.GetAttr({}, pending->inode);
+  if (attr.ok() && attr->nlink == 0 && !(is_shared && kv::MayHaveRun(why.code))) {
+    Leave(pending, why.message);
+    return why;
+  }
+  static_cast<void>(End(pending, IsNamed::kYes));
+  if (is_shared && attr.ok() && attr->nlink > 0) return {};
+  spdlog::error("'{}' in directory {} has its new content or keeps its old one: {}", Printable(pending->name),
+                pending->directory.value, why.message);
+  return why;
+}
+
+void AtomicFiles::Leave(const PendingPtr& pending, const std::string& why) {
+  if (!End(pending, IsNamed::kNo)) return;
+  spdlog::warn("'{}' in directory {} keeps what it had, and user {}'s new file is dropped: {}",
+               Printable(pending->name), pending->directory.value, pending->opener.uid, Printable(why));
+}
+
+bool AtomicFiles::End(const PendingPtr& pending, IsNamed is_named) {
+  {
+    MutexLock lock(mutex_);
+    if (by_inode_.erase(pending->inode) == 0) return false;
+    pending->is_ending = true;
+    by_name_.erase(Key{pending->directory, pending->name, pending->process, pending->inode});
+    const auto own = by_user_.find(pending->opener.uid);
+    if (--own->second == 0) by_user_.erase(own);
+    pending_count_ = by_inode_.size();
+  }
+  if (is_named == IsNamed::kNo) {
+    meta::Attr attr;
+    attr.inode = pending->inode;
+    attr.mode = S_IFREG;
+    if (const InodePtr inode = at_.services.table.Find(pending->inode)) {
+      MutexLock lock(inode->mutex);
+      if (inode->content) attr.allocated_bytes = inode->content->AllocatedBytes();
+    }
+    SyncRounds::Operation operation(at_.services.rounds);
+    at_.changes.NoteRemoved(attr);
+  }
+  at_.open_files.Release(pending->kept_open);
+  return true;
+}
+
+bool AtomicFiles::Unlink(uint32_t thread, InodeId directory, std::string_view name) {
+  const PendingPtr own = FindOwn(thread, directory, name);
+  return own != nullptr && End(own, IsNamed::kNo);
+}
+
+Result<std::optional<meta::RenameParams>> AtomicFiles::BeginRename(uint32_t thread, const meta::RenameParams& params) {
+  const PendingPtr own = FindOwn(thread, params.from_parent, params.from_name);
+  if (own == nullptr) return std::optional<meta::RenameParams>();
+  if (params.mode == meta::RenameMode::kExchange) {
+    return MakeError(ErrorCode::kInvalidArgument, "a file that has no name yet cannot be exchanged");
+  }
+  meta::RenameParams named = params;
+  named.unnamed = own->inode;
+  named.from_parent = named.to_parent;
+  named.from_name = named.to_name;
+  return std::optional(std::move(named));
+}
+
+// What was renamed has its name, and a file that the process was writing under the new name has none any more.
+void AtomicFiles::EndRename(uint32_t thread, const meta::RenameParams& params,
+                            const std::optional<meta::RenameParams>& named) {
+  const PendingPtr over = FindOwn(thread, params.to_parent, params.to_name);
+  if (over != nullptr && (!named || over->inode != *named->unnamed)) static_cast<void>(End(over, IsNamed::kNo));
+  if (!named) return;
+  if (const PendingPtr own = Find(*named->unnamed)) static_cast<void>(End(own, IsNamed::kYes));
+}
+
+}  // namespace cairnfs::fs

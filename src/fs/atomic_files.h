@@ -1,0 +1,147 @@
+// AtomicFiles: files that appear whole (docs/commits.md, docs/decisions/atomic-files.md).
+//
+// What is being written under such a name is an ordinary file without a name, an orphan, and an entry in memory that
+// says under which name one process finds it. When that process has closed it, one transaction gives it the name. So
+// nothing else has to be undone when the process, the daemon or the host dies: the orphan goes, as orphans do.
+//
+// The front end asks here first for all calls that such a file may be in the way of. While no directory has a rule, and
+// nothing is pending, that costs one look at two numbers.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "fs/atomic_rules.h"
+#include "fs/name_changes.h"
+#include "fs/names.h"
+#include "fs/open_files.h"
+#include "fs/reader.h"
+
+namespace cairnfs::fs {
+
+// Any thread. Functions take the thread that asks as a FUSE request names it.
+class AtomicFiles {
+ public:
+  struct Parts {  // all outlive it
+    const Services services;
+    NameChanges& changes;
+    Names& names;
+    OpenFiles& open_files;
+    Reader& reader;
+  };
+  static constexpr size_t kPendingMax = 8192;  // of all users; HasShare says how many of these one may have
+
+  explicit AtomicFiles(const Parts& parts) : at_(parts) {}
+  void Stop();  // what is being closed is closed first. No call may follow
+
+  // Whether the name may lead each process to another file: the kernel asks each time.
+  bool IsAskedEachTime(InodeId directory, std::string_view name);
+  // Names::Lookup, as the process finds the name.
+  Result<meta::Attr> Lookup(const Context& context, uint32_t thread, InodeId directory, std::string_view name);
+  // Whether the thread's last open was sent back by Open, and it has not opened the file again.
+  bool IsSentBack(uint32_t thread);
+
+  // Who opens the name, which may be another's by the time of the close.
+  struct Opener {
+    Caller caller;
+    Credentials credentials;
+  };
+  // Lookup for a thread that was sent back: where the name leads to the file that it was to open, it finds a new one in
+  // its place. kBusy: too many are being written. May wait for the store.
+  Result<meta::Attr> LookUpSentBack(const Opener& opener, InodeId directory, std::string_view name);
+  // open(2) that makes a file. nullopt: such a file appears at once, or is there and is to be opened as it is. Adds one
+  // to its lookup count. kNotSupported: nobody could tell how the process ends.
+  Result<std::optional<meta::Attr>> Create(const Opener& opener, InodeId directory, std::string_view name,
+                                           const meta::CreateParams& params, const OpenFlags& flags);
+  // OpenFiles::Open. kStale: the thread is sent back, to look the path up once more.
+  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
+  // OpenFiles::Flush. The last close by the process that opened the file waits until it has its name. kIo: the file
+  // does not get it; kStale: the name stands for another file by now, which the opener may not replace; and errors of
+  // renames.
+  void Flush(InodeId inode, const Closing::Descriptor& closed, Done<void> done, const Caller& caller);
+  void Release(InodeId inode, HandleId handle);
+  // A write of the file was refused: it does not get its name.
+  void NoteWriteFailed(InodeId inode, const Error& why);
+
+  // False: the process has no such file of its own under this name. Else it has none from now on.
+  bool Unlink(uint32_t thread, InodeId directory, std::string_view name);
+  // nullopt: the first name leads the process to no such file. Else `params` is of the file itself: it gets the new
+  // name at once, and is written in place from then on. kInvalidArgument: it cannot be exchanged.
+  Result<std::optional<meta::RenameParams>> BeginRename(uint32_t thread, const meta::RenameParams& params);
+  // The rename that the process asked for was made; `named`: as BeginRename has it.
+  void EndRename(uint32_t thread, const meta::RenameParams& params, const std::optional<meta::RenameParams>& named);
+
+ private:
+  struct Pending;
+  using PendingPtr = std::shared_ptr<Pending>;
+  using Key = std::tuple<InodeId, std::string, pid_t, InodeId>;  // directory, name, process, the file's own
+  struct Place {
+    InodeId directory;
+    std::string name;
+    bool must_be_complete = false;
+  };
+  // A thread whose open was answered so that the kernel looks the path up again.
+  struct SentBack {
+    InodeId inode;      // that it opened
+    InodeId directory;  // in which this host last saw its name; 0: not known
+    Clock::time_point at;
+    PendingPtr ending = nullptr;  // set: the open found this one, which is no longer to be written to
+  };
+  enum class Closer { kOther, kKilled, kNotLast, kLast };
+  enum class IsNamed { kNo, kYes };
+
+  bool IsPending(InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
+  // One whose last close has not begun.
+  PendingPtr FindOwn(uint32_t thread, InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
+  PendingPtr FindLocked(const Place& place, pid_t process) REQUIRES_LOCK(mutex_);
+  PendingPtr Find(InodeId inode) EXCLUDES_LOCK(mutex_);
+  std::optional<SentBack> TakeSentBack(uint32_t thread) EXCLUDES_LOCK(mutex_);
+  void NoteSentBack(uint32_t thread, SentBack sent_back) EXCLUDES_LOCK(mutex_);
+  // Whether the thread was sent back by an open of what the name led to, which is `found` now.
+  bool IsWanted(const Caller& caller, InodeId found, const Place& place) EXCLUDES_LOCK(mutex_);
+  // An open that empties the file is to be sent back, where this is given.
+  Result<std::optional<SentBack>> MustSendBack(InodeId inode, const Caller& caller);
+  Status CheckSeen(const Caller& caller, InodeId directory, InodeId inode);
+  // `replaced`: what the name leads to.
+  Result<meta::Attr> Make(const Opener& opener, const Place& place, meta::CreateParams params,
+                          const std::optional<meta::Attr>& replaced);
+  Status CopyAttributes(const Context& context, InodeId from, InodeId to);
+  Result<meta::Attr> LookUp(const Context& context, const Pending& pending);
+  Status CheckRoom(uint32_t uid) EXCLUDES_LOCK(mutex_);
+  void Tidy() EXCLUDES_LOCK(mutex_);
+  void OpenPending(const PendingPtr& pending, OpenFlags flags, const Done<HandleId>& done, const Caller& caller);
+
+  Closer Judge(const PendingPtr& pending, HandleId handle, const Caller& caller);
+  void Publish(const PendingPtr& pending, const Caller& caller, Done<void> done);
+  std::optional<std::string> WhyCutShort(const Pending& pending);
+  void TakeName(const PendingPtr& pending, const Caller& caller, const Done<void>& done);
+  Status CheckMayTake(const Pending& pending, const Context& context,
+                      const std::optional<meta::RenameParams::Target>& target);
+  // What became of a rename that has failed.
+  Status Settle(const PendingPtr& pending, const Error& why);
+  void Leave(const PendingPtr& pending, const std::string& why);  // the old file
+  // Nobody finds the file by the name any more. False: that was so already.
+  bool End(const PendingPtr& pending, IsNamed is_named) EXCLUDES_LOCK(mutex_);
+  TaskQueue& Checks() EXCLUDES_LOCK(mutex_);
+
+  const Parts at_;
+  std::atomic<size_t> pending_count_{0}, sent_back_count_{0};
+  Mutex mutex_;
+  std::map<Key, PendingPtr> by_name_ GUARDED_BY(mutex_);
+  std::unordered_map<InodeId, PendingPtr> by_inode_ GUARDED_BY(mutex_);
+  std::map<uint32_t, size_t> by_user_ GUARDED_BY(mutex_);
+  std::unordered_map<uint32_t, SentBack> sent_back_ GUARDED_BY(mutex_);
+  std::unique_ptr<TaskQueue> checks_ GUARDED_BY(mutex_);  // of formats, one at a time; null: none was yet
+};
+
+}  // namespace cairnfs::fs

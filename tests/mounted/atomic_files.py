@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+"""Files that appear whole, on one host: who sees what and when, which closes give the name, what kills leave, rights, and
+readers that never see a part. Options: --rewrites N (150): of that last case. Run as root."""
+
+import errno
+import fcntl
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from atomic_run import FILES, OWNER, PATTERNS, PYTHON, Run, STRANGER, ends_with, error_of, others, rewrite, start, write
+from cairnfs_mount import SMALL, Mount, Scratch, run_cases, seed_from_arguments
+from cluster import wait_until
+from runs import call
+from whole_files import rewrites_with_kills
+
+rewrites = 150
+
+
+def others_see_the_old_file_or_none():
+    with Run() as run:
+        os.makedirs(run.path + "/step-1/shards")  # inherited
+        for path in run.model, run.path + "/step-1/shards/rank.index":
+            folder, name = os.path.split(path)
+            new = write(path, "one")
+            assert others(path) is None and name not in os.listdir(folder)
+            assert subprocess.run(["test", "-e", path], check=False).returncode == 1
+            assert os.stat(path).st_ino == os.fstat(new).st_ino and os.fstat(new).st_nlink == 0
+            with open(path, encoding="ascii") as own:
+                assert own.read() == "one"
+            os.write(new, b" and more")
+            os.fsync(new)
+            assert others(path) is None
+            os.close(new)
+            assert others(path) == "one and more" and name in os.listdir(folder)
+            first = os.stat(path)
+            assert first.st_nlink == 1
+            with open(path, "rb") as held:
+                again = write(path, "two")
+                assert os.stat(path).st_ino == os.fstat(again).st_ino != first.st_ino
+                assert others(path) == "one and more"
+                os.close(again)
+                assert others(path) == "two" and os.stat(path).st_ino != first.st_ino
+                assert held.read() == b"one and more"  # who has the old file open keeps it
+        # What comes under the name in other ways is there at once.
+        rewrite(run.path + "/tmp", "renamed")
+        os.rename(run.path + "/tmp", run.model)
+        assert others(run.model) == "renamed"
+        again = write(run.model, "after")
+        assert others(run.model) == "renamed"
+        os.close(again)
+        assert others(run.model) == "after"
+        # Another name, and the same one where no directory above has the attribute.
+        for path in run.path + "/log.txt", run.mount.path + "/model.pt":
+            plain = write(path, "seen")
+            assert others(path) == "seen"
+            os.close(plain)
+        os.removexattr(run.path, FILES)
+        plain = write(run.model, "in place")
+        assert others(run.model) == "in place"
+        os.close(plain)
+
+
+def only_what_empties_or_makes_a_file_is_hidden():
+    with Run() as run:
+        lock = run.path + "/lock.pt"
+        held = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        assert others(lock) == ""
+        os.close(held)
+        os.mknod(run.path + "/node.pt", 0o644)
+        assert others(run.path + "/node.pt") == ""
+        rewrite(run.model, "0123456789")
+        for flags in os.O_WRONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_APPEND:
+            place = os.open(run.model, flags)
+            os.write(place, b"x")
+            assert "x" in others(run.model)
+            os.close(place)
+        os.truncate(run.model, 3)
+        assert others(run.model) == "x12"
+        # An open that looks no name up is of the file itself.
+        for flags in os.O_RDONLY, os.O_PATH:
+            by = os.open(run.model, flags)
+            place = os.open(f"/proc/self/fd/{by}", os.O_WRONLY | os.O_TRUNC)
+            os.write(place, b"place")
+            assert others(run.model) == "place"
+            os.close(place)
+            os.close(by)
+        folder = os.open(run.path, os.O_RDONLY)
+        new = os.open("model.pt", os.O_WRONLY | os.O_TRUNC, dir_fd=folder)
+        assert others(run.model) == "place"
+        os.close(new)
+        assert others(run.model) == ""
+        os.close(folder)
+        # By a link, and read-only: the name that is reached counts.
+        os.symlink("model.pt", run.path + "/link")
+        new = write(run.path + "/link", "by link")
+        assert others(run.model) == ""
+        os.close(new)
+        assert others(run.model) == "by link" and os.path.islink(run.path + "/link")
+        new = os.open(run.model, os.O_RDONLY | os.O_TRUNC)
+        assert others(run.model) == "by link"
+        os.close(new)
+        assert others(run.model) == ""
+
+
+def the_last_close_of_its_process_gives_the_name():
+    with Run() as run:
+        rewrite(run.model, "old")
+        new = write(run.model, "dup")
+        copy = os.dup(new)
+        twice = os.open(run.model, os.O_WRONLY)
+        for descriptor in new, copy:
+            os.close(descriptor)
+            assert others(run.model) == "old"
+        reading = os.open(run.model, os.O_RDONLY)
+        os.close(twice)
+        assert others(run.model) == "dup"
+        os.close(reading)
+        new = write(run.model, "fork")
+        for _ in range(2):
+            if (child := os.fork()) == 0:
+                os.close(new)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0 and others(run.model) == "dup"
+        os.set_inheritable(new, True)
+        subprocess.run(["true"], close_fds=False, check=True)
+        assert others(run.model) == "dup"
+        os.close(new)
+        assert others(run.model) == "fork"
+        for how, status in ("exit", 0), ("exception", 1):
+            writer = start(run.model, how, how, stderr=subprocess.DEVNULL)
+            ends_with(writer, status)
+            assert others(run.model) == how
+        subprocess.run(["sh", "-c", 'exec 3> "$1"; echo shell >&3; cat "$1"', "sh", run.model], check=True,
+                       stdout=subprocess.DEVNULL)
+        assert others(run.model) == "shell\n"
+        subprocess.run(["sh", "-c", 'echo redirected > "$1"', "sh", run.model], check=True)
+        assert others(run.model) == "redirected\n"
+
+
+def a_killed_writer_leaves_the_old_file():
+    with Run() as run:
+        for number in signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV:
+            for old in None, "old":
+                if old:
+                    rewrite(run.model, old)
+                writer = start(run.model, "half", "wait")
+                assert others(run.model) == old
+                writer.send_signal(number)
+                ends_with(writer, -number)
+                assert others(run.model) == old
+            os.unlink(run.model)
+        rewrite(run.model, "old")
+        writer = start(run.model, "half", "abort", stderr=subprocess.DEVNULL)
+        ends_with(writer, -signal.SIGABRT)
+        assert others(run.model) == "old"
+        # Its child has the file open still, and closes it by the end of its own.
+        writer = start(run.model, "half", "child")
+        child = int(writer.stdout.readline())
+        writer.kill()
+        ends_with(writer, -signal.SIGKILL)
+        os.kill(child, signal.SIGTERM)
+        wait_until(lambda: "its writer was killed" in run.mount.log() and not os.path.exists(f"/proc/{child}"))
+        assert others(run.model) == "old"
+        rewrite(run.model, "and again")
+        assert others(run.model) == "and again"
+
+
+def a_killed_daemon_leaves_the_old_file():
+    with Run() as run:
+        rewrite(run.model, "old")
+        os.sync()
+        os.close(os.open(run.path, os.O_RDONLY))
+        with open(run.model, "rb") as file:
+            os.fsync(file.fileno())
+        writers = [start(path, "half", "wait") for path in (run.model, run.path + "/new.pt")]
+        run.mount.kill()
+        for writer in writers:
+            writer.kill()
+            ends_with(writer, -signal.SIGKILL)
+        run.mount.mount()
+        assert others(run.model) == "old" and os.listdir(run.path) == ["model.pt"]
+        assert os.getxattr(run.path, FILES) == PATTERNS
+        again = write(run.model, "new")
+        assert others(run.model) == "old"
+        os.close(again)
+        assert others(run.model) == "new"
+
+
+def the_daemon_dies_around_the_name():
+    with Run() as run:
+        for number, failpoint in enumerate(("fs.atomic_before_name", "fs.atomic_after_name")):
+            run.mount.umount()
+            rewritten = f"of {failpoint}"
+            run.mount.mount()
+            rewrite(run.model, "old")
+            run.mount.umount()
+            os.environ["CAIRNFS_FAILPOINTS"] = failpoint + "=kill"
+            try:
+                run.mount.mount()
+            finally:
+                del os.environ["CAIRNFS_FAILPOINTS"]
+            new = write(run.model, rewritten)
+            assert error_of(os.close, new) != 0
+            run.mount.kill()
+            run.mount.mount()
+            # With its name or not, which is durable a little later; never in between.
+            assert others(run.model) in ("old", rewritten)[:number + 1], failpoint
+            assert os.listdir(run.path) == ["model.pt"]
+
+
+def each_process_has_its_own_and_the_last_wins():
+    with Run() as run:
+        rewrite(run.model, "old")
+        for order in (0, 1), (1, 0):
+            writers = [start(run.model, f"of {number}", "wait") for number in range(2)]
+            for number in order:
+                ends_with(writers[number], 0)
+                assert others(run.model) == f"of {number}"
+        # Also where it is new, and where the name is gone or another's by then.
+        os.unlink(run.model)
+        writers = [start(run.model, f"new {number}", "wait") for number in range(2)]
+        ends_with(writers[1], 0)
+        assert others(run.model) == "new 1"
+        os.unlink(run.model)
+        os.mkdir(run.model)
+        ends_with(writers[0], errno.EISDIR)
+        assert os.listdir(run.model) == []
+        os.rmdir(run.model)
+        # Threads of a process write to one file, as ever.
+        first, second = write(run.model, "one"), os.open(run.model, os.O_WRONLY)
+        assert os.fstat(first).st_ino == os.fstat(second).st_ino
+        os.close(first)
+        assert others(run.model) is None
+        os.close(second)
+        assert others(run.model) == "one"
+
+
+def the_writer_finds_its_own_file_by_the_name():
+    with Run() as run:
+        rewrite(run.model, "old")
+        os.setxattr(run.model, "user.of_old", b"kept")
+        new = write(run.model, "new")
+        os.chmod(run.model, 0o600)
+        os.setxattr(run.model, "user.mine", b"1")
+        os.truncate(run.model, 2)
+        assert others(run.model) == "old" and os.getxattr(run.model, "user.of_old") == b"kept"
+        listed = subprocess.run(["getfattr", "--only-values", "-n", "user.mine", run.model], capture_output=True,
+                                check=False)
+        assert listed.returncode != 0
+        assert error_of(os.link, run.model, run.path + "/second") == errno.ENOENT
+        os.close(new)
+        assert others(run.model) == "ne" and stat.S_IMODE(os.stat(run.model).st_mode) == 0o600
+        assert os.getxattr(run.model, "user.mine") == b"1" and os.getxattr(run.model, "user.of_old") == b"kept"
+        # unlink takes its own file away, and not the old one.
+        new = write(run.model, "unlinked")
+        os.unlink(run.model)
+        assert others(run.model) == "ne" and os.stat(run.model).st_size == 2
+        os.close(new)
+        assert others(run.model) == "ne"
+        # A rename of it gives it the new name at once, whatever that is.
+        new = write(run.path + "/other.pt", "renamed")
+        os.rename(run.path + "/other.pt", run.model)
+        assert others(run.model) == "renamed" and others(run.path + "/other.pt") is None
+        os.write(new, b" and on")
+        assert others(run.model) == "renamed and on"
+        os.close(new)
+        # One that is renamed over it takes its place, as over any open file.
+        new = write(run.model, "lost")
+        rewrite(run.path + "/tmp", "over")
+        os.rename(run.path + "/tmp", run.model)
+        assert others(run.model) == "over"
+        os.close(new)
+        assert others(run.model) == "over"
+
+
+def attributes_and_rights_are_kept():
+    with Run() as run:
+        rewrite(run.model, "old")
+        os.setxattr(run.model, "user.note", b"x" * 1000)
+        os.setxattr(run.model, "trusted.note", b"y")
+        os.chown(run.model, OWNER, OWNER)
+        os.chmod(run.model, 0o4766)
+        first = os.stat(run.model)
+        rewrite(run.model, "root's")
+        now = os.stat(run.model)
+        assert (now.st_uid, now.st_gid, stat.S_IMODE(now.st_mode)) == (OWNER, OWNER, 0o766), now
+        assert now.st_ino != first.st_ino
+        assert os.getxattr(run.model, "user.note") == b"x" * 1000 and os.getxattr(run.model, "trusted.note") == b"y"
+        # Who may write the file and not the directory: only in place of that file.
+        by = dict(user=STRANGER, group=STRANGER, extra_groups=[])
+        ends_with(start(run.model, "stranger's", "wait", **by), 0)
+        now = os.stat(run.model)
+        assert others(run.model) == "stranger's" and now.st_uid == OWNER and stat.S_IMODE(now.st_mode) == 0o766
+        for change in (lambda: rewrite(run.model, "newer"), lambda: os.unlink(run.model)):
+            writer = start(run.model, "late", "wait", **by)
+            change()
+            expected = others(run.model)
+            ends_with(writer, errno.ESTALE)
+            assert others(run.model) == expected
+        done = subprocess.run(["sh", "-c", 'echo > "$1"', "sh", run.model], check=False, stderr=subprocess.DEVNULL, **by)
+        assert done.returncode != 0 and others(run.model) is None
+        # In a directory for all, with the sticky bit, nobody takes another's name.
+        os.chmod(run.path, 0o1777)
+        writer = start(run.model, "late", "wait", **by)
+        rewrite(run.model, "root's")
+        ends_with(writer, errno.ESTALE)
+        assert others(run.model) == "root's"
+        os.chmod(run.path, 0o777)
+        os.unlink(run.model)
+        writer = start(run.model, "late", "wait", **by)
+        rewrite(run.model, "root's")
+        ends_with(writer, 0)
+        assert others(run.model) == "late" and os.stat(run.model).st_uid == STRANGER
+        assert run.mount.log().count("keeps what it had") >= 3
+
+
+def hard_links_and_locks():
+    with Run() as run:
+        rewrite(run.model, "old")
+        second = run.path + "/second.pt"
+        os.link(run.model, second)
+        new = write(run.model, "new")
+        assert others(run.model) == others(second) == "old"
+        os.close(new)
+        assert others(run.model) == "new" and others(second) == "old" and os.stat(second).st_nlink == 1
+        # A lock is one of the file, and ends up under no name with it.
+        with open(run.model, "r+b") as held:
+            fcntl.lockf(held, fcntl.LOCK_EX)
+            new = write(run.model, "locked")
+            fcntl.lockf(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(new)
+            assert others(run.model) == "locked"
+            take = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+            subprocess.run([PYTHON, "-c", take, run.model], check=True)
+
+
+def the_directory_is_renamed_or_removed_meanwhile():
+    with Run() as run:
+        step = run.path + "/step-1"
+        os.mkdir(step + ".tmp")
+        rewrite(step + ".tmp/model.pt", "old")
+        new = write(step + ".tmp/model.pt", "new")
+        os.rename(step + ".tmp", step)
+        assert others(step + "/model.pt") == "old"
+        os.close(new)
+        assert others(step + "/model.pt") == "new"
+        # Where its rule does not count any more it is as it was begun, and the next one is not.
+        new = write(step + "/model.pt", "newer")
+        os.rename(step, run.mount.path + "/step-1")
+        step = run.mount.path + "/step-1"
+        assert others(step + "/model.pt") == "new"
+        os.close(new)
+        assert others(step + "/model.pt") == "newer"
+        plain = write(step + "/model.pt", "plain")
+        assert others(step + "/model.pt") == "plain"
+        os.close(plain)
+        os.rename(step, run.path + "/step-1")
+        step = run.path + "/step-1"
+        new = write(step + "/model.pt", "back")
+        assert others(step + "/model.pt") == "plain"
+        os.close(new)
+        os.unlink(step + "/model.pt")
+        new = write(step + "/model.pt", "gone")
+        os.rmdir(step)
+        assert error_of(os.close, new) == errno.ENOENT
+
+
+def what_is_replaced_goes_to_the_trash():
+    with Scratch() as scratch:
+        mount = Mount(scratch, SMALL + ",trash=1h")
+        os.setxattr(mount.path, FILES, b"*.pt")
+        for text in "one", "two":
+            rewrite(mount.path + "/model.pt", text)
+        killed = start(mount.path + "/model.pt", "half", "wait")
+        killed.kill()
+        ends_with(killed, -signal.SIGKILL)
+        wait_until(lambda: mount.status()["open_files"] == 0)
+        entries = json.loads(call("trash", "ls", mount.path, "--json").stdout)["entries"]
+        assert [(entry["path"], entry["type"]) for entry in entries] == [("model.pt", "file")], entries
+        mount.check()
+        mount.umount()
+
+
+def readers_never_see_a_part():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        os.mkdir(mount.path + "/run")
+        os.setxattr(mount.path + "/run", FILES, b"model.pt")
+
+        def kill(_):
+            mount.kill()
+            mount.mount()
+
+        rng = random.Random(seed_from_arguments())
+        note = rewrites_with_kills([mount.path + "/run/model.pt"] * 3, rng, rewrites, kill)
+        mount.check()
+        mount.umount()
+        return note
+
+
+CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_hidden,
+         the_last_close_of_its_process_gives_the_name, a_killed_writer_leaves_the_old_file,
+         a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name, each_process_has_its_own_and_the_last_wins,
+         the_writer_finds_its_own_file_by_the_name, attributes_and_rights_are_kept, hard_links_and_locks,
+         the_directory_is_renamed_or_removed_meanwhile, what_is_replaced_goes_to_the_trash, readers_never_see_a_part)
+
+
+if __name__ == "__main__":
+    if "--rewrites" in sys.argv:
+        place = sys.argv.index("--rewrites")
+        rewrites = int(sys.argv[place + 1])
+        del sys.argv[place:place + 2]
+    sys.exit(run_cases(CASES))
