@@ -14,7 +14,7 @@ namespace {
 constexpr auto kSet = meta::Namespace::XattrMode::kSet;
 constexpr std::string_view kFiles = CAIRNFS_XATTR_ATOMIC_FILES, kComplete = CAIRNFS_XATTR_ATOMIC_COMPLETE;
 constexpr OpenFlags kNew{.write = true, .truncate = true};
-constexpr uint32_t kOther = 1 << 30;  // past the largest number of a thread
+constexpr uint32_t kOtherThread = 1 << 30;  // past the largest number of a thread
 
 Caller Self() {
   Caller caller;
@@ -82,7 +82,7 @@ Status CloseAs(FileSystem& fs, const FileSystem::Created& file, const Caller& ca
 
 // What another process finds.
 InodeId Found(FileSystem& fs, InodeId directory, std::string_view name) {
-  auto found = fs.atomic_files().Lookup({}, kOther, directory, name);
+  auto found = fs.atomic_files().Lookup({}, kOtherThread, directory, name);
   if (!found.ok()) return {};
   fs.names().Forget(found->inode, 1);
   return found->inode;
@@ -239,7 +239,7 @@ TEST_F(AtomicFilesTest, OneWhoCannotBeSeenIsRefused) {
   EXPECT_TRUE(OpenByName(fs(), kRootInode, "plain", Of(0)).ok());
   // One who went out of sight counts as killed.
   const auto gone = Begin("a.pt");
-  EXPECT_EQ(CloseAs(fs(), gone, Of(kOther)).error().code, ErrorCode::kNotSupported);
+  EXPECT_EQ(CloseAs(fs(), gone, Of(kOtherThread)).error().code, ErrorCode::kNotSupported);
   EXPECT_EQ(Found(fs(), kRootInode, "a.pt"), first.attr.inode);
   EXPECT_EQ(OwnFound("a.pt"), first.attr.inode);
 }
