@@ -101,7 +101,7 @@ std::optional<ShardName> ShardOf(const std::string& name) {
   const size_t of = name.rfind(kOf);
   const size_t dash = of == std::string::npos || of == 0 ? std::string::npos : name.rfind('-', of - 1);
   if (dash == std::string::npos) return std::nullopt;
-  ShardName shard{.front = name.substr(0, dash)};
+  ShardName shard{.front = name.substr(0, dash), .rest = {}};
   const char* const end = name.data() + name.size();
   const auto number = std::from_chars(name.data() + dash + 1, name.data() + of, shard.number);
   const auto count = std::from_chars(name.data() + of + kOf.size(), end, shard.count);

@@ -17,7 +17,9 @@ class CommitWatchTest : public testing::Test {
     return [this]() -> Result<CheckpointList> {
       CheckpointList list;
       for (const uint64_t revision : listings_.front()) {
-        Checkpoint checkpoint{.path = "/run/" + std::to_string(revision), .name = std::to_string(revision)};
+        Checkpoint checkpoint;
+        checkpoint.name = std::to_string(revision);
+        checkpoint.path = "/run/" + checkpoint.name;
         checkpoint.commit = nlohmann::ordered_json{{"revision", revision}};
         list.checkpoints.push_back(std::move(checkpoint));
       }
