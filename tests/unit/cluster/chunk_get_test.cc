@@ -181,6 +181,13 @@ TEST_F(ClusterChunkTest, ADamagedOwnCopyIsReplaced) {
   EXPECT_TRUE(*text == chunks[3].bytes);
 }
 
+size_t ProblemsOf(TestNode& node) {
+  size_t count = 0;
+  Status checked = node.local->Check({}, [&](const store::CheckProblem&) { ++count; });
+  EXPECT_TRUE(checked.ok());
+  return count;
+}
+
 TEST_F(ClusterChunkTest, ADamagedOwnCopyIsFoundBehindWhatIsInMemory) {
   AddNodes(3);
   const auto chunks = MakeChunks(1, 10);
@@ -216,13 +223,6 @@ TEST_F(ClusterChunkTest, ADamagedCopyElsewhereIsPassedOverAndReplaced) {
     auto text = store::GetText(*holder.local, chunks[index].digest);
     return text.ok() && *text == chunks[index].bytes;
   }));
-}
-
-size_t ProblemsOf(TestNode& node) {
-  size_t count = 0;
-  Status checked = node.local->Check({}, [&](const store::CheckProblem&) { ++count; });
-  EXPECT_TRUE(checked.ok());
-  return count;
 }
 
 TEST_F(ClusterChunkTest, WhatACheckFindsDamagedIsReplaced) {

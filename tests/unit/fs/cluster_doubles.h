@@ -170,6 +170,10 @@ class TestChunks final : public cluster::ClusterChunkStore {
     }
     Get(digest, std::move(done));
   }
+  void GetFromDisk(const Digest& digest, store::ChunkCallback done) override {
+    if (store::LocalChunkStore* found = Find(digest)) return found->GetFromDisk(digest, std::move(done));
+    Get(digest, std::move(done));
+  }
   void EndWaits() override {
     for (auto& [digest, done] : TakeWaiting(/*end=*/true)) done(Away());
   }
