@@ -174,6 +174,7 @@ void Commits::OnChanged(const std::vector<kv::KvEvent>& events) {
 
 // Commits may have been among what was missed.
 void Commits::OnMissed() { PostLook(Look::kOthersToo); }
+void Commits::LookAtRecords() { PostLook(Look::kOwn); }
 
 void Commits::Post(InodeId directory, uint32_t uid, const Wanted& wanted) {
   MutexLock lock(mutex_);
@@ -293,8 +294,6 @@ void Commits::AwaitCopies() {
   }
 }
 
-void Commits::LookAtRecords() { PostLook(Look::kOwn); }
-
 void Commits::PostLook(Look how) {
   MutexLock lock(mutex_);
   if (!stop_.stop_requested() && !is_read_only_) queue_->Post([this, how] { LookAtAll(how); });
@@ -318,7 +317,7 @@ void Commits::LookAtAll(Look how) {
   std::vector<Found> last;
   std::map<InodeId, meta::CommitRecord> incomplete;  // records of this host to which it has added nothing
   std::set<InodeId> committed;
-  const std::vector<InodeId> written = how == Look::kOthersToo ? at_.saves.Written() : std::vector<InodeId>();
+  const auto written = how == Look::kOthersToo ? at_.saves.Written() : std::vector<InodeId>();
   const auto keep_newest = [&] {
     std::sort(last.begin(), last.end(), std::greater<Found>());
     last.resize(std::min(last.size(), kCommitsLookedAtMax));
