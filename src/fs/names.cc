@@ -77,7 +77,7 @@ std::optional<meta::TrashParams> Names::TrashFor(const Context& context, InodeId
                                                  uint32_t uid) {
   std::optional<meta::TrashParams> trash = at_.trash.For(uid, name);
   if (!trash) return trash;
-  // Its record would take room that is kept for removing.
+  // Its record would take room that is kept for removing: it goes for good.
   if (!trash->by_retention && at_.room.LacksNames()) return std::nullopt;
   const auto removed = at_.sharing.ReadAttr([&] { return at_.parts.names.Lookup(context, parent, name); });
   if (removed.ok() && !S_ISDIR(removed->mode)) trash->held = {.files = 1, .bytes = removed->allocated_bytes};
@@ -135,9 +135,7 @@ void Names::Rmdir(InodeId parent, const std::string& name, const Caller& caller,
 }
 
 void Names::WhenAdmitted(NameChange change, Done<void> go, const Caller& caller) {
-  const bool makes_records = change == NameChange::kRemoves && at_.options.trash_ms > 0 && at_.room.LacksNames();
-  auto admit = [this, change, go, caller](bool) { changes_.WhenAdmitted(change, caller, go); };
-  if (!makes_records || !at_.room.EmptyTrashThen(at_.room.emptyings(), admit)) admit(false);
+  changes_.WhenAdmitted(change, caller, std::move(go));
 }
 
 void Names::Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) {

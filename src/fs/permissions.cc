@@ -84,9 +84,10 @@ bool MayListAbove(const Context& context, meta::Namespace& names, const Credenti
 }
 
 Status CheckMayName(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId inode,
-                    InodeId directory) {
+                    InodeId lay_in, InodeId directory) {
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr named, names.GetAttr(context, inode));
-  if (S_ISDIR(named.mode) && !Allows(named, caller, kWrite)) return Denied("you may not write to the directory itself");
+  const bool changes_parent = S_ISDIR(named.mode) && lay_in != directory;
+  if (changes_parent && !Allows(named, caller, kWrite)) return Denied("you may not write to the directory itself");
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr target, names.GetAttr(context, directory));
   if (!S_ISDIR(target.mode)) return MakeError(ErrorCode::kNotDirectory, "the new name does not lie in a directory");
   if (target.nlink == 0) return MakeError(ErrorCode::kNotFound, "the directory is removed");

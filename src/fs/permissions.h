@@ -19,9 +19,9 @@ Status CheckMayEnter(const Context& context, meta::Namespace& names, const Crede
 // known.
 bool MayListAbove(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory);
 // Whether the caller may give the inode a name in the directory, which is in nobody's: it may search every directory
-// from the root on, and write to that one; and to the inode itself, where that is a directory, as its ".." changes.
-// kPermission; kNotFound: the directory, or one above it, is removed.
+// from the root on, and write to that one; and to the inode itself, where that is a directory that lay in another one,
+// as its ".." changes. kPermission; kNotFound: the directory, or one above it, is removed.
 Status CheckMayName(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId inode,
-                    InodeId directory);
+                    InodeId lay_in, InodeId directory);
 
 }  // namespace cairnfs::fs

@@ -71,7 +71,7 @@ Result<std::string> Names::Restore(const Context& context, const Credentials& ca
     return MakeError(ErrorCode::kInvalidArgument, "names of what retention removes are no place to restore to");
   }
   const auto about = [&](const Error& why) { return AboutPlace(why, item, !place); };
-  const Status allowed = CheckMayName(context, at_.parts.names, caller, id, params.to_parent);
+  const Status allowed = CheckMayName(context, at_.parts.names, caller, id, item.entry.record.parent, params.to_parent);
   if (!allowed.ok()) return about(allowed.error());
   if (item.entry.record.by_retention && item.entry.record.type == S_IFDIR) {
     Timestamp until = Clock::WallTime();

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "base/log.h"
@@ -29,7 +31,8 @@ constexpr uint64_t kOldestShare = 8;
 constexpr uint64_t kOldestBytesMin = 64 * kMiB;
 constexpr size_t kTrashRecordsPerRead = 512;
 constexpr unsigned kMeasuredAtOnceMax = 2;  // of a user
-constexpr std::chrono::seconds kClearAtOnceMax{30};
+constexpr size_t kMeasuredOfAllMax = 3;     // fewer than there are threads that wait for such
+constexpr std::chrono::seconds kEmptyAtOnceMax{30};
 
 bool MaySee(uint32_t uid, const meta::TrashRecord& record) {
   return uid == 0 || uid == record.owner || uid == record.parent_owner;
@@ -80,8 +83,10 @@ std::optional<meta::TrashParams> Trash::For(uint32_t uid, std::string_view name)
 Result<meta::TrashParams::Held> Trash::Measure(const Context& context, uint32_t uid, InodeId directory) {
   {
     MutexLock lock(mutex_);
-    if (measuring_[uid] >= kMeasuredAtOnceMax) {
-      return MakeError(ErrorCode::kUnavailable, "other directories of this user's are being moved to the trash");
+    size_t all = 0;
+    for (const auto& [user, count] : measuring_) all += count;
+    if (all >= kMeasuredOfAllMax || measuring_[uid] >= kMeasuredAtOnceMax) {
+      return MakeError(ErrorCode::kUnavailable, "other directories are being moved to the trash");
     }
     measuring_[uid]++;
   }
@@ -125,12 +130,12 @@ void Trash::NoteAdded(uint64_t bytes) {
   bytes_ += bytes;
 }
 
-void Trash::NoteGone(const meta::TrashEntry& entry) {
-  Subtract(entries_, 1);
-  Subtract(bytes_, entry.record.bytes);
+void Trash::NoteGone(uint64_t entries, uint64_t bytes) {
+  Subtract(entries_, entries);
+  Subtract(bytes_, bytes);
 }
 
-void Trash::NoteRestored(const meta::TrashEntry& entry) { NoteGone(entry); }
+void Trash::NoteRestored(const meta::TrashEntry& entry) { NoteGone(1, entry.record.bytes); }
 
 std::string Trash::PlaceFor(const Context& context, const Credentials& caller, InodeId directory) {
   if (MayListAbove(context, at_.names, caller, directory)) return at_.names.PathOf(context, directory, "");
@@ -182,37 +187,70 @@ Result<TrashItem> Trash::Find(const Context& context, const Credentials& caller,
   return MakeError(ErrorCode::kNotFound, "the trash has no entry " + std::to_string(id.value) + " of yours");
 }
 
-Status Trash::Doom(const Context& context, const std::vector<meta::TrashEntry>& entries) {
-  if (entries.empty()) return {};
-  CAIRNFS_RETURN_IF_ERROR(at_.rounds.WaitUntilAdmitted(context, NameChange::kRemoves));
-  SyncRounds::Operation operation(at_.rounds);
-  CAIRNFS_ASSIGN_OR_RETURN(const auto orphans, at_.names.Doom(context, entries));
-  for (const meta::TrashEntry& entry : entries) NoteGone(entry);
-  for (const meta::Attr& attr : orphans) hooks_.removed(attr);
+Status Trash::Doom(const Context& context, const std::vector<meta::TrashEntry>& entries, Emptied& doomed) {
+  std::span<const meta::TrashEntry> left(entries);
+  while (!left.empty()) {
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "it goes on later");
+    const auto some = left.first(std::min(left.size(), meta::Namespace::kDoomedAtOnceMax));
+    left = left.subspan(some.size());
+    CAIRNFS_RETURN_IF_ERROR(at_.rounds.WaitUntilAdmitted(context, NameChange::kRemoves));
+    SyncRounds::Operation operation(at_.rounds);
+    has_doomed_ = true;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto gone, at_.names.Doom(context, some));
+    NoteGone(gone.entries, gone.bytes);
+    doomed.entries += gone.entries;
+    doomed.bytes += gone.bytes;
+    for (const meta::Attr& attr : gone.orphans) hooks_.removed(attr);
+  }
   return {};
 }
 
-Status Trash::ClearOne(const Context& context, InodeId directory) {
+Status Trash::ClearOne(const Context& context, InodeId directory, Emptied& cleared) {
   for (bool is_done = false; !is_done;) {
     if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "it goes on later");
     CAIRNFS_RETURN_IF_ERROR(at_.rounds.WaitUntilAdmitted(context, NameChange::kRemoves));
     SyncRounds::Operation operation(at_.rounds);
-    CAIRNFS_ASSIGN_OR_RETURN(const auto cleared, at_.names.ClearDoomed(context, directory));
-    for (const meta::Attr& attr : cleared.removed) hooks_.removed(attr);
-    is_done = cleared.is_done;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto some, at_.names.ClearDoomed(context, directory));
+    for (const meta::Attr& attr : some.removed) {
+      cleared.entries++;
+      cleared.bytes += attr.allocated_bytes;
+      hooks_.removed(attr);
+    }
+    is_done = some.is_done;
   }
   return {};
 }
 
-Status Trash::Clear(const Context& context) {
-  MutexLock lock(clearing_);
-  // Whoever waits for it, and whoever waits for `clearing_`, goes on after that, though there be more.
-  const Context in_time = context.WithTimeout(kClearAtOnceMax);
+Status Trash::Clear(const Context& context, Emptied& cleared) {
+  std::set<InodeId> damaged;  // they stay, and hold up no other
   for (;;) {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto doomed, at_.names.ListDoomed(context, kDoomedPerPage));
-    if (doomed.empty()) return {};
-    for (const InodeId directory : doomed) CAIRNFS_RETURN_IF_ERROR(ClearOne(in_time, directory));
+    has_doomed_ = false;  // unless more comes from here on
+    auto doomed = at_.names.ListDoomed(context, kDoomedPerPage + damaged.size());
+    if (!doomed.ok()) {
+      has_doomed_ = true;
+      return doomed.error();
+    }
+    std::erase_if(*doomed, [&](InodeId directory) { return damaged.contains(directory); });
+    if (doomed->empty()) return {};
+    has_doomed_ = true;
+    for (const InodeId directory : *doomed) {
+      const Status done = ClearOne(context, directory, cleared);
+      if (done.ok()) continue;
+      const ErrorCode why = done.error().code;
+      if (why != ErrorCode::kCorrupt && why != ErrorCode::kNotFound) return done;
+      damaged.insert(directory);
+      spdlog::error("a removed directory stays in the trash: {}", done.error().message);
+    }
   }
+}
+
+// Somebody who needs room may be at it.
+Status Trash::ClearInBackground(const Context& context) {
+  if (!clearing_.TryLock()) return MakeError(ErrorCode::kInterrupted, "somebody is at it");
+  Emptied cleared;
+  Status done = Clear(context.WithTimeout(kEmptyAtOnceMax), cleared);
+  clearing_.Unlock();
+  return done;
 }
 
 void Trash::SetReadOnly(bool read_only) {
@@ -244,9 +282,7 @@ Result<Trash::Emptied> Trash::Empty(const Context& context, const Credentials& c
     } else {
       more = false;
     }
-    CAIRNFS_RETURN_IF_ERROR(Doom(context, entries));
-    emptied.entries += entries.size();
-    for (const meta::TrashEntry& entry : entries) emptied.bytes += entry.record.bytes;
+    CAIRNFS_RETURN_IF_ERROR(Doom(context, entries, emptied));
   }
   if (emptied.entries > 0) Wake();  // what is below goes in the background
   return emptied;
@@ -265,20 +301,20 @@ uint64_t Trash::BytesStored(Totals& totals, uint64_t stored_bytes) const {
 
 bool Trash::HoldsAny() const {
   if (is_read_only_ || stop_.stop_requested()) return false;
-  if (entries_ > 0 || added_ != added_before_look_) return true;
+  if (entries_ > 0 || has_doomed_ || added_ != added_before_look_) return true;
   const bool is_known = is_counted_ && !at_.is_shared;
   return !is_known && Clock::Now() - found_empty_at_.load() > kFoundEmptyHolds;
 }
 
 // No list is kept: what was doomed is in the next one no more.
-Result<size_t> Trash::DoomOldest(const Context& context) {
+Result<uint64_t> Trash::DoomOldest(const Context& context) {
   const uint64_t enough_bytes = std::max(bytes_ / kOldestShare, kOldestBytesMin);
   const uint64_t enough_entries = std::max<uint64_t>(entries_ / kOldestShare, 1);
-  uint64_t bytes = 0;
-  size_t count = 0;
-  const auto is_enough = [&] { return bytes >= enough_bytes && count >= enough_entries; };
+  Emptied doomed, wanted;
+  const auto is_enough = [&](const Emptied& sum) { return sum.bytes >= enough_bytes && sum.entries >= enough_entries; };
   const uint64_t added_before = added_;
-  for (std::string after; !is_enough() && !context.Expired();) {
+  Status done;
+  for (std::string after; done.ok() && !is_enough(doomed) && !context.Expired();) {
     CAIRNFS_ASSIGN_OR_RETURN(auto oldest, at_.names.ListTrash(context, after, kTrashPerPage));
     if (oldest.empty()) {
       entries_ = bytes_ = 0;
@@ -286,34 +322,38 @@ Result<size_t> Trash::DoomOldest(const Context& context) {
       found_empty_at_ = Clock::Now();
       break;
     }
-    after = oldest.back().key;
+    wanted = doomed;
     const auto taken = std::find_if(oldest.begin(), oldest.end(), [&](const meta::TrashEntry& entry) {
-      if (is_enough()) return true;
-      bytes += entry.record.bytes;
-      count++;
+      if (is_enough(wanted)) return true;
+      wanted.bytes += entry.record.bytes;
+      wanted.entries++;
       return false;
     });
     oldest.erase(taken, oldest.end());
-    CAIRNFS_RETURN_IF_ERROR(Doom(context, oldest));
+    after = oldest.back().key;
+    done = Doom(context, oldest, doomed);
   }
-  if (count > 0) spdlog::info("the trash is emptied of its {} oldest entries: room is needed", count);
-  return count;
+  if (doomed.entries > 0) spdlog::info("the trash is emptied of its {} oldest entries: room is needed", doomed.entries);
+  if (!done.ok() && doomed.entries == 0) return done.error();
+  return doomed.entries;
 }
 
 bool Trash::EmptyOldest() {
   if (is_read_only_ || IsStopped()) return false;
-  const Context context(stop_.get_token());
+  // Whoever waits for it goes on after that, though there be more.
+  const Context context = Context(stop_.get_token()).WithTimeout(kEmptyAtOnceMax);
+  MutexLock lock(clearing_);
   const auto doomed = DoomOldest(context);
-  const auto to_clear = at_.names.ListDoomed(context, 1);
-  const bool does_any = (doomed.ok() && *doomed > 0) || (to_clear.ok() && !to_clear->empty());
-  Status done = doomed.ok() ? Clear(context) : Status(doomed.error());
-  if (!done.ok() && done.error().code == ErrorCode::kInterrupted && !IsStopped()) {
-    Wake();  // the rest goes in the background
-    done = {};
-  }
-  if (!done.ok()) spdlog::warn("the trash cannot be emptied: {}", done.error().message);
-  if (does_any && done.ok()) hooks_.await_removed();
-  return does_any && done.ok();
+  Emptied cleared;
+  const Status done = doomed.ok() ? Clear(context, cleared) : Status(doomed.error());
+  if (IsStopped()) return false;
+  const bool is_cut_short = !done.ok() && done.error().code == ErrorCode::kInterrupted;
+  if (is_cut_short) Wake();  // the rest goes in the background
+  if (!done.ok() && !is_cut_short) spdlog::warn("the trash cannot be emptied: {}", done.error().message);
+  // A process below may make names as quickly as they go, and those are no reason to try again.
+  const bool has_emptied = (doomed.ok() && *doomed > 0) || cleared.bytes > 0 || (done.ok() && cleared.entries > 0);
+  if (has_emptied) hooks_.await_removed();
+  return has_emptied;
 }
 
 // Counts what there is, too.
@@ -334,7 +374,8 @@ Status Trash::EmptyExpired(const Context& context) {
       bytes += entry.record.bytes;
     }
     std::erase_if(page, [&](const meta::TrashEntry& entry) { return entry.record.expires > now; });
-    if (may && !page.empty()) CAIRNFS_RETURN_IF_ERROR(Doom(context, page));
+    Emptied expired;
+    if (may && !page.empty()) CAIRNFS_RETURN_IF_ERROR(Doom(context, page, expired));
     if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "it is looked at later");
     if (is_last) break;
   }
@@ -344,7 +385,7 @@ Status Trash::EmptyExpired(const Context& context) {
   bytes_ = bytes;
   added_before_look_ = added_before;
   is_counted_ = true;
-  return may ? Clear(context) : Status();
+  return may ? ClearInBackground(context) : Status();
 }
 
 bool Trash::HasToLook() const {
@@ -359,7 +400,7 @@ void Trash::Run() {
   while (!context.IsStopped()) {
     const auto began = Clock::Now();
     Status status = HasToLook() ? EmptyExpired(context) : Status();
-    if (status.ok() && clears && !is_read_only_) status = Clear(context);
+    if (status.ok() && clears && !is_read_only_) status = ClearInBackground(context);
     const bool is_cut_short = !status.ok() && status.error().code == ErrorCode::kInterrupted;
     if (!status.ok()) spdlog::debug("the trash is not looked at to the end: {}", status.error().message);
     const Clock::duration every = hooks_.empties_expired() ? kTrashLookEvery : kTrashCountEvery;

@@ -59,7 +59,7 @@ class Trash {
   std::optional<meta::TrashParams> For(uint32_t uid, std::string_view name) const;
   // What lies below a directory that is to go to the trash as a whole. Takes as long as there is much. kNotEmpty: the
   // user does not own every directory of it, so it has to be removed one by one, with the user's own rights.
-  // kUnavailable: this user has enough of them measured already.
+  // kUnavailable: enough of them are being measured, this user's or all.
   Result<meta::TrashParams::Held> Measure(const Context& context, uint32_t uid, InodeId directory);
   void NoteAdded(uint64_t bytes);
 
@@ -83,7 +83,7 @@ class Trash {
   // is removed, or after half a minute of it. False: there was nothing, or Stop was called.
   bool EmptyOldest();
   bool IsStopped() const { return stop_.stop_requested(); }
-  // Whether it may hold something; a look tells. Does not wait.
+  // Whether it may hold something, or has something that goes yet; a look tells. Does not wait.
   bool HoldsAny() const;
   uint64_t entries() const { return entries_; }
   uint64_t bytes() const { return bytes_; }  // as allocated: what chunks are shared is counted for each file
@@ -98,20 +98,24 @@ class Trash {
   std::string PlaceFor(const Context& context, const Credentials& caller, InodeId directory);
   Result<meta::TrashParams::Held> MeasureNow(const Context& context, uint32_t uid, InodeId directory);
   Status EmptyExpired(const Context& context);
-  Result<size_t> DoomOldest(const Context& context);  // how many
+  Result<uint64_t> DoomOldest(const Context& context);  // how many
   void Wake();
-  Status Doom(const Context& context, const std::vector<meta::TrashEntry>& entries);
-  // Removes what lies below doomed directories, until there are none. kInterrupted: not all, as the context has expired
-  // or it took long: whoever has a working directory there may go on making some.
-  Status Clear(const Context& context) EXCLUDES_LOCK(clearing_);
-  Status ClearOne(const Context& context, InodeId directory);
-  void NoteGone(const meta::TrashEntry& entry);
+  // Adds to `doomed`, also where it fails.
+  Status Doom(const Context& context, const std::vector<meta::TrashEntry>& entries, Emptied& doomed);
+  // Removes what lies below doomed directories, until there are none. Adds what goes to `cleared`, also where it fails.
+  // kInterrupted: not all, as the context has expired or it took long: whoever has a working directory there may
+  // go on making some.
+  Status Clear(const Context& context, Emptied& cleared) REQUIRES_LOCK(clearing_);
+  Status ClearOne(const Context& context, InodeId directory, Emptied& cleared);
+  Status ClearInBackground(const Context& context) EXCLUDES_LOCK(clearing_);
+  void NoteGone(uint64_t entries, uint64_t bytes);
 
   const Parts at_;
   Hooks hooks_;
   std::atomic<bool> is_read_only_;
   std::atomic<uint64_t> entries_{0}, bytes_{0};  // as the last look found it, and what came and went here since
   std::atomic<bool> is_counted_{false};          // there was one
+  std::atomic<bool> has_doomed_{false};          // directories, as far as this host knows
   std::atomic<Clock::time_point> found_empty_at_{Clock::time_point(-std::chrono::hours(1))};
   // How often something was put there, and before the last look: what came since, that may have missed.
   std::atomic<uint64_t> added_{0}, added_before_look_{0};

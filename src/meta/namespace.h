@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -307,9 +308,15 @@ class Namespace {
   // Gives the entry's inode a name again. kNotFound: it is not in the trash any more, or the directory is removed.
   // kAlreadyExists: the name is taken. kInvalidArgument: into itself.
   Result<Attr> Restore(const Context& context, const RestoreParams& params);
-  // Takes the entries out of the trash for good: nobody can restore them from then on. Files become orphans;
-  // directories are doomed. Those that are there no more are passed over. The inodes that became orphans.
-  Result<std::vector<Attr>> Doom(const Context& context, const std::vector<TrashEntry>& entries);
+  // Takes the entries out of the trash for good, in one transaction: nobody can restore them from then on. Files become
+  // orphans; directories are doomed. Those that are there no more, or have a damaged inode, are passed over.
+  // REQUIRES: kDoomedAtOnceMax of them at most.
+  static constexpr size_t kDoomedAtOnceMax = 32;
+  struct Doomed {
+    std::vector<Attr> orphans;  // the inodes that became some
+    uint64_t entries = 0, bytes = 0;
+  };
+  Result<Doomed> Doom(const Context& context, std::span<const TrashEntry> entries);
   Result<std::vector<InodeId>> ListDoomed(const Context& context, size_t limit);
   // Removes some of what lies right in a doomed directory: what is no directory becomes an orphan, directories are
   // doomed themselves. One that is empty becomes an orphan. What lost its last name, as Unlink tells.

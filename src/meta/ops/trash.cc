@@ -4,6 +4,8 @@
 // then on nothing can bring it back, so whoever goes on, after a crash or on another host, removes nothing that was
 // restored. A doomed directory has no link, so nothing is made right in it; each step takes a name out of one, by a
 // transaction that compares that name. What was moved elsewhere meanwhile is therefore left alone.
+#include <cassert>
+
 #include "base/coding.h"
 #include "base/failpoint.h"
 #include "meta/look_ahead.h"
@@ -15,9 +17,11 @@ Failpoint doomed("meta.trash_doomed", Failpoint::Kind::kKill);
 Failpoint cleared("meta.trash_cleared", Failpoint::Kind::kKill);
 Failpoint restored("meta.trash_restored", Failpoint::Kind::kKill);
 
-constexpr size_t kDoomedAtOnce = 32;
 // Each takes two compares and three writes, and etcd takes 127 in one request.
 constexpr size_t kClearedAtOnce = 32;
+
+// Of one inode alone: others can be removed yet.
+bool IsOfRecord(const Error& error) { return error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound; }
 
 Result<TrashEntry> Decode(const kv::KvEntry& entry) {
   const auto parts = DecodeTrashKey(entry.key);
@@ -119,35 +123,33 @@ Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& par
   });
 }
 
-Result<std::vector<Attr>> Namespace::Doom(const Context& context, const std::vector<TrashEntry>& entries) {
-  std::vector<Attr> orphans;
-  for (size_t first = 0; first < entries.size(); first += kDoomedAtOnce) {
-    const size_t end = std::min(entries.size(), first + kDoomedAtOnce);
-    auto some =
-        RetryOnConflict(context, "the emptying of the trash", PaceOf(options_), [&](int) -> Result<std::vector<Attr>> {
-          std::vector<Attr> files;
-          kv::Transaction transaction;
-          for (size_t i = first; i < end; i++) {
-            const TrashEntry& entry = entries[i];
-            CAIRNFS_ASSIGN_OR_RETURN(const auto found, store_.Get(context, entry.key));
-            if (!found || found->revision != entry.revision) continue;  // restored, or another host was here
-            transaction.IfRevision(entry.key, entry.revision).Delete(entry.key);
-            if (entry.record.type == S_IFDIR) {
-              transaction.Put(DoomedKey(entry.parts.inode), "");
-              continue;
-            }
-            transaction.Put(OrphanKey(entry.parts.inode), "");
-            CAIRNFS_ASSIGN_OR_RETURN(const auto inode, LoadInode(context, store_, entry.parts.inode));
-            files.push_back(LoadAttrOrBasics(context, store_, entry.parts.inode, inode.record));
-          }
-          if (!transaction.writes.empty()) CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
-          return files;
-        });
-    if (!some.ok()) return some.error();
+Result<Namespace::Doomed> Namespace::Doom(const Context& context, std::span<const TrashEntry> entries) {
+  assert(entries.size() <= kDoomedAtOnceMax);
+  return RetryOnConflict(context, "the emptying of the trash", PaceOf(options_), [&](int) -> Result<Doomed> {
+    Doomed result;
+    kv::Transaction transaction;
+    for (const TrashEntry& entry : entries) {
+      CAIRNFS_ASSIGN_OR_RETURN(const auto found, store_.Get(context, entry.key));
+      if (!found || found->revision != entry.revision) continue;  // restored, or another host was here
+      const InodeId id = entry.parts.inode;
+      if (entry.record.type == S_IFDIR) {
+        transaction.Put(DoomedKey(id), "");
+      } else {
+        const auto inode = LoadInode(context, store_, id);
+        if (!inode.ok() && !IsOfRecord(inode.error())) return inode.error();
+        if (!inode.ok()) continue;  // nobody can remove what a damaged record tells of
+        result.orphans.push_back(LoadAttrOrBasics(context, store_, id, inode->record));
+        transaction.Put(OrphanKey(id), "");
+      }
+      transaction.IfRevision(entry.key, entry.revision).Delete(entry.key);
+      result.entries++;
+      result.bytes += entry.record.bytes;
+    }
+    if (result.entries == 0) return result;
+    CAIRNFS_RETURN_IF_ERROR(store_.Commit(context, transaction));
     doomed.Pass();
-    orphans.insert(orphans.end(), some->begin(), some->end());
-  }
-  return orphans;
+    return result;
+  });
 }
 
 Result<std::vector<InodeId>> Namespace::ListDoomed(const Context& context, size_t limit) {

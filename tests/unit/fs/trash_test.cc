@@ -245,6 +245,30 @@ TEST_F(TrashTest, ALackOfRoomEmptiesManyEntriesAtOnce) {
   EXPECT_EQ(world_.fs->trash().entries(), 0u);
 }
 
+TEST_F(TrashTest, WhatTwoCallsEmptyAtOnceCountsOnce) {
+  Save("mine", 1, 100, kSaver);
+  Save("other", 2, 100, kOther);
+  ASSERT_TRUE(Unlink("mine").ok() && Unlink("other").ok());
+  std::thread twin([&] { EXPECT_TRUE(world_.fs->trash().Empty({}, As(kSaver), std::nullopt).ok()); });
+  EXPECT_TRUE(world_.fs->trash().Empty({}, As(kSaver), std::nullopt).ok());
+  twin.join();
+  EXPECT_EQ(world_.fs->trash().entries(), 1u);
+  EXPECT_EQ(ListAs(kOther).size(), 1u);
+}
+
+TEST_F(TrashTest, ADirectoryWithADamagedNameHoldsUpNoOther) {
+  std::vector<InodeId> below;
+  for (const std::string name : {"a", "b"}) {
+    const std::string goes = retention::GoingName("abcdefghijklmno" + name, name);
+    below.push_back(MakeDirectory(MakeDirectory(kRootInode, goes, 0), "below", 0));
+    ASSERT_TRUE(world_.fs->names().Rmdir({}, kRootInode, goes).ok());
+  }
+  ASSERT_TRUE(world_.kv->Commit({}, kv::Transaction().Put(meta::InodeKey(below[0]), "damaged")).ok());
+  EXPECT_TRUE(world_.fs->trash().EmptyOldest());
+  EXPECT_EQ(world_.names->ListDoomed({}, 10)->size(), 1u) << "all of the other is gone";
+  EXPECT_FALSE(world_.fs->trash().EmptyOldest()) << "what is damaged makes no room";
+}
+
 TEST_F(TrashTest, WithoutRoomForNamesWhatIsRemovedIsGoneForGood) {
   Save("first", 1, 10);
   Save("second", 2, 10);

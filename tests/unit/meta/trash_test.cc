@@ -191,7 +191,9 @@ TEST_F(TrashTest, ADirectoryGoesAndComesBackWithAllBelow) {
 TEST_F(TrashTest, WhatIsDoomedGoesAndIsNeverRestored) {
   const InodeId top = RemoveTree();
   const TrashEntry entry = Only();
-  EXPECT_TRUE(names().Doom({}, {entry})->empty());
+  const auto doomed = names().Doom({}, {{entry}});
+  EXPECT_TRUE(doomed->orphans.empty());
+  EXPECT_EQ(doomed->entries, 1u);
   EXPECT_TRUE(All().empty());
   EXPECT_CODE(RestoreTo(entry, kRootInode, "back"), ErrorCode::kNotFound);
   EXPECT_EQ(*names().ListDoomed({}, 10), std::vector{top});
@@ -202,18 +204,28 @@ TEST_F(TrashTest, WhatIsDoomedGoesAndIsNeverRestored) {
   EXPECT_CODE(names().GetAttr({}, top), ErrorCode::kNotFound);
 }
 
+TEST_F(TrashTest, WhatHasADamagedInodeIsNotDoomedAndHoldsUpNoOther) {
+  const InodeId bad = RemoveFile("one");
+  const InodeId good = RemoveFile("two");
+  ASSERT_TRUE(local_->Commit({}, kv::Transaction().Put(InodeKey(bad), "damaged")).ok());
+  const auto doomed = names().Doom({}, All());
+  ASSERT_TRUE(doomed.ok());
+  EXPECT_EQ(doomed->entries, 1u);
+  EXPECT_EQ(Orphans(), std::vector{good});
+}
+
 TEST_F(TrashTest, WhatWasRestoredBeforeIsNotDoomed) {
   const InodeId file = RemoveFile("file");
   const TrashEntry entry = Only();
   store_->before_commit = [&] { ASSERT_TRUE(RestoreTo(entry, kRootInode, "back").ok()); };
-  EXPECT_TRUE(names().Doom({}, {entry})->empty()) << "by a list that is old";
+  EXPECT_EQ(names().Doom({}, {{entry}})->entries, 0u) << "by a list that is old";
   EXPECT_EQ(AttrNow(file).nlink, 1u);
   EXPECT_TRUE(Orphans().empty());
 }
 
 TEST_F(TrashTest, ADirectoryThatIsMovedOutOfADoomedOneStays) {
   const InodeId top = RemoveTree();
-  ASSERT_TRUE(names().Doom({}, {Only()}).ok());
+  ASSERT_TRUE(names().Doom({}, {{Only()}}).ok());
   store_->before_commit = [&] { ASSERT_TRUE(names().Rename({}, {top, "below", kRootInode, "saved"}).ok()); };
   ClearAll();
   ASSERT_TRUE(names().RemoveOrphans({}, Orphans()).ok());
