@@ -1,13 +1,12 @@
 #include "fs/commits.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/log.h"
+#include "fs/count_below.h"
 #include "fs/processes.h"
 #include "fs/scan.h"
 
@@ -22,8 +21,6 @@ constexpr size_t kRefusalsEndedAtOnce = 64;
 constexpr size_t kRecentMax = 16;
 constexpr size_t kCausesKept = 8;  // of one refusal, in the store
 constexpr size_t kCauseBytesMax = 512;
-constexpr size_t kNamesPerRead = 1024;
-constexpr size_t kRecordsPerRead = 64;
 constexpr std::chrono::seconds kRefusalsWait{2};  // for the store's
 constexpr std::chrono::seconds kRefreshRunsEvery{10};
 constexpr size_t kCommitsLookedAtMax = 1024;  // for runs, at a start
@@ -67,39 +64,6 @@ uint64_t AddNewBytes(meta::CommitPart& part, uint64_t bytes) {
 }
 
 }  // namespace
-
-Result<meta::CommitPart::Totals> CountBelow(const Context& context, meta::Namespace& names, kv::KvStore& kv,
-                                            InodeId directory) {
-  meta::CommitPart::Totals totals;
-  std::vector<InodeId> directories{directory};
-  while (!directories.empty()) {
-    const InodeId next = directories.back();
-    directories.pop_back();
-    std::string after;
-    for (bool more = true; more;) {
-      auto entries = names.ReadDirectory(context, next, after, kNamesPerRead);
-      if (!entries.ok() && entries.error().code == ErrorCode::kNotFound) break;  // removed meanwhile
-      if (!entries.ok()) return entries.error();
-      more = !entries->empty();
-      if (more) after = entries->back().name;
-      std::vector<std::string> keys;
-      for (const meta::DirectoryEntry& entry : *entries) {
-        if (entry.type == S_IFDIR) directories.push_back(entry.inode);
-        if (entry.type == S_IFREG) keys.push_back(meta::FileKey(entry.inode));
-      }
-      totals.files += keys.size();
-      const auto add = [&](size_t, const kv::KvEntry* entry) -> Status {
-        if (entry == nullptr) return {};  // nothing was ever written to it
-        CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord record, meta::FileRecord::Decode(entry->value));
-        totals.bytes += record.size;
-        return {};
-      };
-      CAIRNFS_RETURN_IF_ERROR(kv::ReadKeys(context, kv, keys, kRecordsPerRead, add));
-      if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the count was ended");
-    }
-  }
-  return totals;
-}
 
 Commits::Commits(const Parts& parts, Self self)
     : at_(parts),
@@ -195,11 +159,19 @@ void Commits::Post(InodeId directory, uint32_t uid, const Wanted& wanted) {
 }
 
 void Commits::RunNext() {
-  InodeId directory;
+  std::optional<Turns<InodeId>::Taken> taken;
   {
     MutexLock lock(mutex_);
-    directory = waiting_.Take();
+    taken = waiting_.Take();
   }
+  if (!taken) return;
+  CompleteAll(taken->item);
+  MutexLock lock(mutex_);
+  waiting_.NoteDone(taken->uid);
+  if (!stop_.stop_requested()) queue_->Post([this] { RunNext(); });  // one of this user's may have waited for that
+}
+
+void Commits::CompleteAll(InodeId directory) {
   for (;;) {
     Wanted wanted;
     {

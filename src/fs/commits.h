@@ -84,6 +84,7 @@ class Commits {
   static constexpr size_t kRefusalsMax = 1000;
   // So many records wait to be added to. What finds no place among them is found when the records are looked at again.
   static constexpr size_t kWaitingMax = 4096;
+  static constexpr size_t kUnderWayMax = 2;  // of one user
   static constexpr std::chrono::seconds kLookAgainAfter{60};
 
  private:
@@ -103,6 +104,7 @@ class Commits {
   // `uid`: who renamed.
   void Post(InodeId directory, uint32_t uid, const Wanted& wanted);
   void RunNext();
+  void CompleteAll(InodeId directory);
   Status Complete(InodeId directory, const Wanted& wanted);
   // This host's part of the commit, once it has all; nullopt: nothing, or not yet.
   Result<std::optional<meta::CommitPart>> AddOwn(InodeId directory, const meta::Commit& commit, const Wanted& wanted);
@@ -137,21 +139,17 @@ class Commits {
   std::stop_source stop_;
   const Context until_stop_;
   mutable Mutex mutex_;
-  std::map<InodeId, Wanted> wanted_ GUARDED_BY(mutex_);     // of those that wait and those that run
-  Turns<InodeId> waiting_ GUARDED_BY(mutex_){kWaitingMax};  // of wanted_; the queue has a task for each
-  bool looks_again_ GUARDED_BY(mutex_) = false;             // the queue has a task for that
-  size_t refusals_posted_ GUARDED_BY(mutex_) = 0;           // the same
-  std::vector<Uncopied> uncopied_ GUARDED_BY(mutex_);       // the queue has a task for them while there are any
-  std::deque<CommitFailure> recent_ GUARDED_BY(mutex_);     // the latest first
-  bool refreshes_runs_ GUARDED_BY(mutex_) = false;          // the queue has a task for that
+  std::map<InodeId, Wanted> wanted_ GUARDED_BY(mutex_);                   // of those that wait and those that run
+  Turns<InodeId> waiting_ GUARDED_BY(mutex_){kWaitingMax, kUnderWayMax};  // of wanted_
+  bool looks_again_ GUARDED_BY(mutex_) = false;                           // the queue has a task for that
+  size_t refusals_posted_ GUARDED_BY(mutex_) = 0;                         // the same
+  std::vector<Uncopied> uncopied_ GUARDED_BY(mutex_);    // the queue has a task for them while there are any
+  std::deque<CommitFailure> recent_ GUARDED_BY(mutex_);  // the latest first
+  bool refreshes_runs_ GUARDED_BY(mutex_) = false;       // the queue has a task for that
   Clock::time_point runs_refreshed_at_ GUARDED_BY(mutex_);
   Runs runs_;
   std::unique_ptr<TaskQueue> queue_;
   std::unique_ptr<kv::KvWatch> watch_;
 };
-
-// Regular files below the directory, by their names, and the sum of their sizes as published. Waits for the store.
-Result<meta::CommitPart::Totals> CountBelow(const Context& context, meta::Namespace& names, kv::KvStore& kv,
-                                            InodeId directory);
 
 }  // namespace cairnfs::fs

@@ -1,13 +1,13 @@
-// Turns: what waits, by user. Users are served in turns, and each one's in the order it came. Beyond a bound the newest
-// of who has most gives way: so nobody crowds out who has less.
+// Turns: what waits, by user. Users are served in turns, each one's in the order it came, and so many of a user's at a
+// time. Beyond a bound of all the newest of who has most gives way: so nobody crowds out who has less.
 #pragma once
 
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace cairnfs::fs {
@@ -16,7 +16,7 @@ namespace cairnfs::fs {
 template <typename Item>
 class Turns {
  public:
-  explicit Turns(size_t items_max) : items_max_(items_max) {}
+  Turns(size_t items_max, size_t under_way_max) : items_max_(items_max), under_way_max_(under_way_max) {}
 
   // Returns what gave way: nullopt where there was room.
   std::optional<Item> Add(uint32_t uid, Item item) {
@@ -32,22 +32,39 @@ class Turns {
     --count_;
     return gone;
   }
-  // REQUIRES: something waits.
-  Item Take() {
-    assert(count_ > 0);
-    auto user = waiting_.upper_bound(last_served_);
-    if (user == waiting_.end()) user = waiting_.begin();
+  struct Taken {
+    uint32_t uid;
+    Item item;
+  };
+  // It is under way until NoteDone, after which more may be taken. nullopt: nothing waits but of users who have as many
+  // under way as they may.
+  std::optional<Taken> Take() {
+    auto user = waiting_.end();
+    for (size_t looks = 0; looks < waiting_.size(); ++looks) {
+      user = NextAfter(looks == 0 ? last_served_ : user->first);
+      if (under_way_.count(user->first) < under_way_max_) break;
+    }
+    if (user == waiting_.end() || under_way_.count(user->first) >= under_way_max_) return std::nullopt;
     last_served_ = user->first;
-    Item item = std::move(user->second.front());
+    Taken taken{user->first, std::move(user->second.front())};
     user->second.pop_front();
     if (user->second.empty()) waiting_.erase(user);
     --count_;
-    return item;
+    under_way_.insert(taken.uid);
+    return taken;
   }
+  void NoteDone(uint32_t uid) { under_way_.erase(under_way_.find(uid)); }
 
  private:
-  const size_t items_max_;
-  std::map<uint32_t, std::deque<Item>> waiting_;  // none is empty
+  using Waiting = std::map<uint32_t, std::deque<Item>>;
+  typename Waiting::iterator NextAfter(uint32_t uid) {
+    auto user = waiting_.upper_bound(uid);
+    return user == waiting_.end() ? waiting_.begin() : user;
+  }
+
+  const size_t items_max_, under_way_max_;
+  Waiting waiting_;                    // none is empty
+  std::multiset<uint32_t> under_way_;  // whose
   uint32_t last_served_ = 0;
   size_t count_ = 0;
 };

@@ -222,25 +222,23 @@ TEST_F(CommitRecordsTest, WhoCommitsMostKeepsNobodyWaiting) {
   std::atomic<int> held{0};
   std::atomic<bool> holds{true};
   gate->refuse = [&](const kv::Transaction&) -> std::optional<Error> {
-    ++held;
-    while (holds) Clock::SleepFor(std::chrono::milliseconds(1));
+    const bool is_stranger = ++held <= static_cast<int>(Commits::kUnderWayMax);
+    while (is_stranger && holds) Clock::SleepFor(std::chrono::milliseconds(1));
     return std::nullopt;
   };
   Commits commits({*world.names, *gate, saves}, {});
-  constexpr int kThreads = 3;
-  for (int i = 0; i < kThreads; ++i)
-    commits.NoteCommitted({CommitNew("busy-" + std::to_string(i))}, {.uid = kStranger});
-  ASSERT_TRUE(Eventually([&] { return held == kThreads; }));
+  for (int i = 0; i < 3; ++i) commits.NoteCommitted({CommitNew("busy-" + std::to_string(i))}, {.uid = kStranger});
+  ASSERT_TRUE(Eventually([&] { return held == static_cast<int>(Commits::kUnderWayMax); }));
   const InodeId last = CommitNew("last"), other = CommitNew("other");
   for (uint64_t i = 0; i < Commits::kWaitingMax; ++i) {
     commits.NoteCommitted({InodeId{1'000'000 + i}}, {.uid = kStranger});
   }
   commits.NoteCommitted({last}, {.uid = kStranger});
   commits.NoteCommitted({other}, {.uid = 0});
-  holds = false;
   AwaitComplete(other);
   const auto begun = Clock::Now();
   EXPECT_FALSE(IsComplete(last)) << "there was no place for it";
+  holds = false;
   AwaitComplete(last);
   EXPECT_LE(Clock::Now() - begun, 2 * Commits::kLookAgainAfter);
 }
