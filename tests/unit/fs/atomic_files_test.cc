@@ -217,6 +217,7 @@ TEST_F(AtomicFilesTest, IsOpenedInPlaceWhereNoNameIsLookedUp) {
 TEST_F(AtomicFilesTest, IsMadeInPlaceOfWhatTheNameLeadsToByThen) {
   const auto first = Begin("a.pt");
   ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
+  ASSERT_TRUE(fs().atomic_files().Lookup({}, Self().pid, kRootInode, "a.pt").ok());
   EXPECT_EQ(Open(fs(), first.attr.inode, kNew, Self()).error().code, ErrorCode::kStale);
   ASSERT_TRUE(fs().names().Unlink({}, kRootInode, "a.pt").ok());
   const auto second = fs().open_files().Create({}, kRootInode, "a.pt", FileParams(), {.write = true});
