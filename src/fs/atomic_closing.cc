@@ -45,7 +45,7 @@ AtomicFiles::Closer AtomicFiles::Judge(const PendingPtr& pending, HandleId handl
     if (!pending->writers.contains(handle) || pending->is_ending) return Closer::kOther;
   }
   const auto end = EndOf(caller.pid);
-  if (end && ProcessOf(caller.pid) != pending->process) return Closer::kOther;
+  if (end && ProcessIdOf(caller.pid) != pending->process) return Closer::kOther;
   const bool is_killed = !end || (end->is_exiting && end->by_signal);
   const bool is_last = !is_killed && !HasOpenForWriting(caller.pid, pending->inode);
   MutexLock lock(mutex_);

@@ -16,6 +16,9 @@
 namespace cairnfs::fs {
 namespace {
 
+// A thread whose open was sent back comes again at once, and then opens what it has found. After so long nobody finds
+// what it has not opened, and a look-up is no part of that open any more.
+constexpr auto kComesAgainWithin = std::chrono::seconds(10);
 // What was not opened after so long never is: its process was killed on the way.
 constexpr auto kOpenedAfter = std::chrono::minutes(1);
 constexpr size_t kSentBackTidied = 1024;  // more than so many threads are looked through for old ones
@@ -33,22 +36,24 @@ bool AtomicFiles::IsAskedEachTime(InodeId directory, std::string_view name) {
 bool AtomicFiles::IsPending(InodeId directory, std::string_view name) {
   if (pending_count_ == 0) return false;
   MutexLock lock(mutex_);
-  const auto found = by_name_.lower_bound(Key{directory, std::string(name), 0, {}});
+  const auto found = by_name_.lower_bound(Key{directory, std::string(name), {}, {}});
   return found != by_name_.end() && std::get<0>(found->first) == directory && std::get<1>(found->first) == name;
 }
 
-AtomicFiles::PendingPtr AtomicFiles::FindLocked(const Place& place, pid_t process) {
+AtomicFiles::PendingPtr AtomicFiles::FindLocked(const Place& place, const ProcessId& process) {
   for (auto at = by_name_.lower_bound(Key{place.directory, place.name, process, {}}); at != by_name_.end(); ++at) {
     const auto& [directory, name, of_process, inode] = at->first;
     if (directory != place.directory || name != place.name || of_process != process) break;
-    if (!at->second->is_ending) return at->second;
+    const Pending& pending = *at->second;
+    const bool is_left = !pending.is_opened && Clock::Now() - pending.made_at > kComesAgainWithin;
+    if (!pending.is_ending && !is_left) return at->second;
   }
   return nullptr;
 }
 
 AtomicFiles::PendingPtr AtomicFiles::FindOwn(uint32_t thread, InodeId directory, std::string_view name) {
   if (!IsPending(directory, name)) return nullptr;
-  const pid_t process = ProcessOf(thread);
+  const ProcessId process = ProcessIdOf(thread);
   MutexLock lock(mutex_);
   return FindLocked({directory, std::string(name)}, process);
 }
@@ -75,27 +80,31 @@ Result<meta::Attr> AtomicFiles::Lookup(const Context& context, uint32_t thread, 
 bool AtomicFiles::IsSentBack(uint32_t thread) {
   if (sent_back_count_ == 0) return false;
   MutexLock lock(mutex_);
-  return sent_back_.contains(thread);
+  const auto found = sent_back_.find(thread);
+  return found != sent_back_.end() && !found->second.is_in_place;
 }
 
 std::optional<AtomicFiles::SentBack> AtomicFiles::TakeSentBack(uint32_t thread) {
   if (sent_back_count_ == 0) return std::nullopt;
-  MutexLock lock(mutex_);
-  const auto found = sent_back_.find(thread);
-  if (found == sent_back_.end()) return std::nullopt;
-  const SentBack taken = found->second;
-  sent_back_.erase(found);
-  sent_back_count_ = sent_back_.size();
-  return taken;
+  std::optional<SentBack> taken;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sent_back_.find(thread);
+    if (found == sent_back_.end()) return std::nullopt;
+    taken = found->second;
+    sent_back_.erase(found);
+    sent_back_count_ = sent_back_.size();
+  }
+  const bool is_old = Clock::Now() - taken->at > kComesAgainWithin || taken->started != StartOf(thread);
+  return is_old ? std::nullopt : taken;
 }
 
-// A thread comes again at once, or was killed.
-void AtomicFiles::NoteSentBack(uint32_t thread, SentBack sent_back) {
+void AtomicFiles::NoteSentBack(uint32_t thread, const SentBack& sent_back) {
   MutexLock lock(mutex_);
   if (sent_back_.size() > kSentBackTidied) {
-    std::erase_if(sent_back_, [&](const auto& item) { return sent_back.at - item.second.at > kOpenedAfter; });
+    std::erase_if(sent_back_, [&](const auto& item) { return sent_back.at - item.second.at > kComesAgainWithin; });
   }
-  sent_back_.insert_or_assign(thread, std::move(sent_back));
+  sent_back_.insert_or_assign(thread, sent_back);
   sent_back_count_ = sent_back_.size();
 }
 
@@ -121,7 +130,8 @@ Result<std::optional<AtomicFiles::SentBack>> AtomicFiles::MustSendBack(InodeId i
     CAIRNFS_RETURN_IF_ERROR(CheckSeen(caller, directory, inode));
   }
   if (caller.pid == 0) return std::optional<SentBack>();
-  return std::optional(SentBack{.inode = inode, .directory = directory, .at = Clock::Now()});
+  return std::optional(
+      SentBack{.inode = inode, .directory = directory, .started = StartOf(caller.pid), .at = Clock::Now()});
 }
 
 void AtomicFiles::Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
@@ -139,6 +149,7 @@ void AtomicFiles::Open(InodeId inode, const OpenFlags& flags, Done<HandleId> don
 
 void AtomicFiles::OpenPending(const PendingPtr& pending, OpenFlags flags, const Done<HandleId>& done,
                               const Caller& caller) {
+  static_cast<void>(TakeSentBack(caller.pid));
   const bool writes = flags.write || flags.truncate;
   bool is_ending = false;
   {
@@ -149,8 +160,9 @@ void AtomicFiles::OpenPending(const PendingPtr& pending, OpenFlags flags, const 
     pending->is_opened |= writes;
   }
   if (is_ending) {
-    NoteSentBack(caller.pid,
-                 {.inode = pending->inode, .directory = pending->directory, .at = Clock::Now(), .ending = pending});
+    NoteSentBack(
+        caller.pid,
+        {.inode = pending->inode, .directory = pending->directory, .started = StartOf(caller.pid), .at = Clock::Now()});
     return done(MakeError(ErrorCode::kStale, "the path is to be looked up again"));
   }
   auto opened = [this, pending, writes, done](Result<HandleId> handle) {
@@ -166,55 +178,53 @@ void AtomicFiles::OpenPending(const PendingPtr& pending, OpenFlags flags, const 
   at_.open_files.Open(pending->inode, flags, std::move(opened), caller);
 }
 
-// Another process, or host, may have put another file there since.
-bool AtomicFiles::IsWanted(const Caller& caller, InodeId found, const Place& place) {
-  std::optional<SentBack> sent_back;
-  {
-    MutexLock lock(mutex_);
-    const auto at = sent_back_.find(caller.pid);
-    if (at == sent_back_.end()) return false;
-    sent_back = at->second;
-  }
-  const PendingPtr& ending = sent_back->ending;
-  if (ending != nullptr) return ending->directory == place.directory && ending->name == place.name;
-  if (sent_back->inode == found) return true;
-  if (sent_back->directory != place.directory) return false;
-  const auto attr = at_.services.parts.names.GetAttr(caller.context, sent_back->inode);
-  return attr.ok() ? attr->nlink == 0 : attr.error().code == ErrorCode::kNotFound;
-}
-
-Result<meta::Attr> AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::string_view name) {
+// Only the last of the names of a path leads to a file, or to nothing while the open may go on. What it leads to may be
+// another file by now, which another process, or host, has put there.
+void AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::string_view name,
+                                 const Done<meta::Attr>& done) {
   const Caller& caller = opener.caller;
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr found, Lookup(caller.context, caller.pid, directory, name));
+  auto found = Lookup(caller.context, caller.pid, directory, name);
+  const bool goes_on =
+      found.ok() ? S_ISDIR(found->mode) || S_ISLNK(found->mode) : found.error().code != ErrorCode::kNotFound;
+  if (goes_on) return done(std::move(found));
+  auto sent_back = TakeSentBack(caller.pid);
+  if (!sent_back || !found.ok() || !S_ISREG(found->mode)) return done(std::move(found));
   const auto rule = at_.services.atomic_rules.Of(caller.context, directory, name);
   if (!rule.ok()) {
-    at_.names.Forget(found.inode, 1);
-    return rule.error();
+    at_.names.Forget(found->inode, 1);
+    return done(rule.error());
   }
-  const PendingPtr pending = Find(found.inode);
+  if (*rule == nullptr) {
+    sent_back->inode = found->inode;
+    sent_back->is_in_place = true;
+    NoteSentBack(caller.pid, *sent_back);
+    return done(std::move(found));
+  }
   bool is_its_own = false;
-  if (pending != nullptr) {
+  if (const PendingPtr pending = Find(found->inode)) {
     MutexLock lock(mutex_);
     is_its_own = !pending->is_ending;
   }
-  if (*rule == nullptr || is_its_own) return found;
+  const bool is_wanted = sent_back->inode == found->inode || sent_back->directory == directory;
+  if (is_its_own || !is_wanted) return done(std::move(found));
   const Place place{directory, std::string(name), (*rule)->must_be_complete};
-  if (!S_ISREG(found.mode) || !IsWanted(caller, found.inode, place)) return found;
-  static_cast<void>(TakeSentBack(caller.pid));
-  meta::CreateParams params;
-  params.mode = found.mode;
-  auto made = Make(opener, place, std::move(params), found);
-  at_.names.Forget(found.inode, 1);
-  return made;
+  auto make = [this, opener, place, replaced = *found, done](const Status& admitted) {
+    meta::CreateParams params;
+    params.mode = replaced.mode;
+    auto made = admitted.ok() ? Make(opener, place, std::move(params), replaced) : Result<meta::Attr>(admitted.error());
+    at_.names.Forget(replaced.inode, 1);
+    done(std::move(made));
+  };
+  at_.names.WhenAdmitted(NameChange::kMakes, std::move(make), caller);
 }
 
 Result<std::optional<meta::Attr>> AtomicFiles::Create(const Opener& opener, InodeId directory, std::string_view name,
                                                       const meta::CreateParams& params, const OpenFlags& flags) {
   const Caller& caller = opener.caller;
+  static_cast<void>(TakeSentBack(caller.pid));
   CAIRNFS_ASSIGN_OR_RETURN(const AtomicRulePtr rule, at_.services.atomic_rules.Of(caller.context, directory, name));
   if (rule == nullptr) return std::optional<meta::Attr>();
   if (caller.pid == 0) return CannotBeSeen(name);
-  static_cast<void>(TakeSentBack(caller.pid));
   if (const PendingPtr own = FindOwn(caller.pid, directory, name)) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, LookUp(caller.context, *own));
     return std::optional(std::move(attr));
@@ -289,7 +299,7 @@ Result<meta::Attr> AtomicFiles::Make(const Opener& opener, const Place& place, m
   auto pending = std::make_shared<Pending>(Pending{.inode = created.attr.inode,
                                                    .directory = place.directory,
                                                    .name = place.name,
-                                                   .process = ProcessOf(caller.pid),
+                                                   .process = ProcessIdOf(caller.pid),
                                                    .opener = opener.credentials,
                                                    .replaces = replaced ? std::optional(replaced->inode) : std::nullopt,
                                                    .must_be_complete = place.must_be_complete,

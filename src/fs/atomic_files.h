@@ -25,6 +25,7 @@
 #include "fs/name_changes.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
+#include "fs/processes.h"
 #include "fs/reader.h"
 
 namespace cairnfs::fs {
@@ -48,7 +49,7 @@ class AtomicFiles {
   bool IsAskedEachTime(InodeId directory, std::string_view name);
   // Names::Lookup, as the process finds the name.
   Result<meta::Attr> Lookup(const Context& context, uint32_t thread, InodeId directory, std::string_view name);
-  // Whether the thread's last open was sent back by Open, and it has not opened the file again.
+  // Whether the thread's last open was sent back by Open, and it has not looked the file up again.
   bool IsSentBack(uint32_t thread);
 
   // Who opens the name, which may be another's by the time of the close.
@@ -57,8 +58,8 @@ class AtomicFiles {
     Credentials credentials;
   };
   // Lookup for a thread that was sent back: where the name leads to the file that it was to open, it finds a new one in
-  // its place. kBusy: too many are being written. May wait for the store.
-  Result<meta::Attr> LookUpSentBack(const Opener& opener, InodeId directory, std::string_view name);
+  // its place. kBusy: too many are being written; and what a new name may be refused with. May wait for the store.
+  void LookUpSentBack(const Opener& opener, InodeId directory, std::string_view name, const Done<meta::Attr>& done);
   // open(2) that makes a file. nullopt: such a file appears at once, or is there and is to be opened as it is. Adds one
   // to its lookup count. kNotSupported: nobody could tell how the process ends.
   Result<std::optional<meta::Attr>> Create(const Opener& opener, InodeId directory, std::string_view name,
@@ -84,18 +85,19 @@ class AtomicFiles {
  private:
   struct Pending;
   using PendingPtr = std::shared_ptr<Pending>;
-  using Key = std::tuple<InodeId, std::string, pid_t, InodeId>;  // directory, name, process, the file's own
+  using Key = std::tuple<InodeId, std::string, ProcessId, InodeId>;  // directory, name, process, the file's own
   struct Place {
     InodeId directory;
     std::string name;
     bool must_be_complete = false;
   };
-  // A thread whose open was answered so that the kernel looks the path up again.
+  // A thread whose open was answered so that the kernel looks the path up again. Whatever comes of that takes it away.
   struct SentBack {
-    InodeId inode;      // that it opened
-    InodeId directory;  // in which this host last saw its name; 0: not known
+    InodeId inode;         // that it opened
+    InodeId directory;     // in which this host last saw its name; 0: not known
+    uint64_t started = 0;  // the thread
     Clock::time_point at;
-    PendingPtr ending = nullptr;  // set: the open found this one, which is no longer to be written to
+    bool is_in_place = false;  // its name was looked up, and does not appear whole
   };
   enum class Closer { kOther, kKilled, kNotLast, kLast };
   enum class IsNamed { kNo, kYes };
@@ -103,12 +105,10 @@ class AtomicFiles {
   bool IsPending(InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
   // One whose last close has not begun.
   PendingPtr FindOwn(uint32_t thread, InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
-  PendingPtr FindLocked(const Place& place, pid_t process) REQUIRES_LOCK(mutex_);
+  PendingPtr FindLocked(const Place& place, const ProcessId& process) REQUIRES_LOCK(mutex_);
   PendingPtr Find(InodeId inode) EXCLUDES_LOCK(mutex_);
   std::optional<SentBack> TakeSentBack(uint32_t thread) EXCLUDES_LOCK(mutex_);
-  void NoteSentBack(uint32_t thread, SentBack sent_back) EXCLUDES_LOCK(mutex_);
-  // Whether the thread was sent back by an open of what the name led to, which is `found` now.
-  bool IsWanted(const Caller& caller, InodeId found, const Place& place) EXCLUDES_LOCK(mutex_);
+  void NoteSentBack(uint32_t thread, const SentBack& sent_back) EXCLUDES_LOCK(mutex_);
   // An open that empties the file is to be sent back, where this is given.
   Result<std::optional<SentBack>> MustSendBack(InodeId inode, const Caller& caller);
   Status CheckSeen(const Caller& caller, InodeId directory, InodeId inode);

@@ -14,7 +14,7 @@ struct AtomicFiles::Pending {
   const InodeId inode;
   const InodeId directory;
   const std::string name;
-  const pid_t process;  // that opened it, and whose last close gives it the name
+  const ProcessId process;  // that opened it, and whose last close gives it the name
   const Credentials opener;
   const std::optional<InodeId> replaces;  // what the name led to; nullopt: nothing
   const bool must_be_complete;

@@ -52,10 +52,10 @@ bool IsCairnFsMount(uint32_t thread, uint64_t mount) {
 
 }  // namespace
 
-// "pid (name) state ... flags ... exit_code": proc(5), fields 9 and 52. A name may hold blanks and parentheses. The
+// "pid (name) state ... flags ... exit_code": proc(5), fields 9, 22 and 52. A name may hold blanks and parentheses. The
 // exit code is that of wait(2), set before a thread closes its files; in its low 7 bits is the signal.
 std::optional<ThreadEnd> ParseThreadStat(const std::string& text) {
-  constexpr int kFirstAfterName = 3, kFlagsField = 9, kExitCodeField = 52;
+  constexpr int kFirstAfterName = 3, kFlagsField = 9, kStartField = 22, kExitCodeField = 52;
   constexpr uint64_t kExiting = 0x4;  // PF_EXITING of linux/sched.h
   constexpr uint64_t kSignalMask = 0x7f;
   const size_t name_end = text.rfind(')');
@@ -65,10 +65,11 @@ std::optional<ThreadEnd> ParseThreadStat(const std::string& text) {
   std::string word;
   for (int field = kFirstAfterName; field <= kExitCodeField; field++) {
     if (!(words >> word)) return std::nullopt;
-    if (field != kFlagsField && field != kExitCodeField) continue;
+    if (field != kFlagsField && field != kStartField && field != kExitCodeField) continue;
     uint64_t value = 0;
     if (!(std::istringstream(word) >> value)) return std::nullopt;
     if (field == kFlagsField) end.is_exiting = (value & kExiting) != 0;
+    if (field == kStartField) end.started = value;
     if (field == kExitCodeField) end.by_signal = (value & kSignalMask) != 0;
   }
   return end;
@@ -82,6 +83,16 @@ pid_t ProcessOf(uint32_t thread) {
   std::istringstream words(text.substr(at + 6));
   pid_t process = 0;
   return words >> process ? process : static_cast<pid_t>(thread);
+}
+
+uint64_t StartOf(uint32_t thread) {
+  const auto end = EndOf(thread);
+  return end ? end->started : 0;
+}
+
+ProcessId ProcessIdOf(uint32_t thread) {
+  const pid_t process = ProcessOf(thread);
+  return {process, StartOf(static_cast<uint32_t>(process))};
 }
 
 std::string CommandOf(uint32_t thread) {

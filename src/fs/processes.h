@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,12 +17,22 @@ namespace cairnfs::fs {
 struct ThreadEnd {
   bool is_exiting = false;
   bool by_signal = false;  // that it died of
+  uint64_t started = 0;    // in ticks since the boot: numbers of threads are used again
 };
 std::optional<ThreadEnd> ParseThreadStat(const std::string& text);
 
 // All of these read /proc; any thread.
 // The process of a thread; the thread itself where that is not known.
 pid_t ProcessOf(uint32_t thread);
+// 0: it cannot be seen.
+uint64_t StartOf(uint32_t thread);
+// A process, and no later one of the same number.
+struct ProcessId {
+  pid_t number = 0;
+  uint64_t started = 0;
+  auto operator<=>(const ProcessId&) const = default;
+};
+ProcessId ProcessIdOf(uint32_t thread);
 // Its name, 15 bytes at most; empty: it cannot be seen.
 std::string CommandOf(uint32_t thread);
 bool IsAlive(pid_t process);

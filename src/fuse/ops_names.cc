@@ -50,9 +50,9 @@ void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     auto look_up = [request, parent, name = std::string(name), reply](fs::FileSystem& filesystem,
                                                                       const fs::Caller& caller) {
       const fs::AtomicFiles::Opener opener{caller, CredentialsOf(request)};
-      reply(filesystem.atomic_files().LookUpSentBack(opener, InodeId{parent}, name));
+      filesystem.atomic_files().LookUpSentBack(opener, InodeId{parent}, name, reply);
     };
-    return WhenAdmitted(request, fs::NameChange::kMakes, std::move(look_up));
+    return WhereItMayWait(request, std::move(look_up));
   }
   auto read = [parent, thread, name = std::string(name)](fs::FileSystem& filesystem, const Context& context) {
     return filesystem.atomic_files().Lookup(context, thread, InodeId{parent}, name);

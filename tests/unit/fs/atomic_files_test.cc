@@ -49,6 +49,12 @@ Result<HandleId> Open(FileSystem& fs, InodeId inode, const OpenFlags& flags, con
       [&](Done<HandleId> done) { fs.atomic_files().Open(inode, flags, std::move(done), caller); });
 }
 
+Result<meta::Attr> LookUpSentBack(FileSystem& fs, const AtomicFiles::Opener& opener, InodeId directory,
+                                  std::string_view name) {
+  return World::Await<meta::Attr>(
+      [&](const Done<meta::Attr>& done) { fs.atomic_files().LookUpSentBack(opener, directory, name, done); });
+}
+
 // open(2) with O_CREAT and O_TRUNC, as the kernel asks for it.
 Result<FileSystem::Created> OpenByName(FileSystem& fs, InodeId directory, std::string_view name, const Caller& caller) {
   AtomicFiles& files = fs.atomic_files();
@@ -64,7 +70,7 @@ Result<FileSystem::Created> OpenByName(FileSystem& fs, InodeId directory, std::s
     if (handle.ok()) return FileSystem::Created{*found, *handle};
     if (handle.error().code != ErrorCode::kStale) return handle.error();
     EXPECT_TRUE(files.IsSentBack(caller.pid));
-    CAIRNFS_ASSIGN_OR_RETURN(opened.attr, files.LookUpSentBack(opener, directory, name));
+    CAIRNFS_ASSIGN_OR_RETURN(opened.attr, LookUpSentBack(fs, opener, directory, name));
     fs.names().Forget(found->inode, 1);
   }
   CAIRNFS_ASSIGN_OR_RETURN(opened.handle, Open(fs, opened.attr.inode, kNew, caller));
@@ -208,7 +214,7 @@ TEST_F(AtomicFilesTest, IsOpenedInPlaceWhereNoNameIsLookedUp) {
                 fs().names().Link(first.attr.inode, kRootInode, "plain", std::move(done));
               }).ok());
   EXPECT_EQ(Open(fs(), first.attr.inode, kNew, Self()).error().code, ErrorCode::kStale);
-  const auto found = fs().atomic_files().LookUpSentBack({Self(), {}}, kRootInode, "plain");
+  const auto found = LookUpSentBack(fs(), {Self(), {}}, kRootInode, "plain");
   EXPECT_EQ(found->inode, first.attr.inode);
   EXPECT_TRUE(Open(fs(), first.attr.inode, kNew, Self()).ok());
 }
@@ -221,14 +227,71 @@ TEST_F(AtomicFilesTest, IsMadeInPlaceOfWhatTheNameLeadsToByThen) {
   EXPECT_EQ(Open(fs(), first.attr.inode, kNew, Self()).error().code, ErrorCode::kStale);
   ASSERT_TRUE(fs().names().Unlink({}, kRootInode, "a.pt").ok());
   const auto second = fs().open_files().Create({}, kRootInode, "a.pt", FileParams(), {.write = true});
-  const auto found = fs().atomic_files().LookUpSentBack({Self(), {}}, kRootInode, "a.pt");
+  const auto found = LookUpSentBack(fs(), {Self(), {}}, kRootInode, "a.pt");
   ASSERT_TRUE(found.ok());
   EXPECT_NE(found->inode, second->attr.inode);
   const auto handle = Open(fs(), found->inode, kNew, Self());
   ASSERT_TRUE(handle.ok());
   ASSERT_TRUE(CloseAs(fs(), {*found, *handle}, Self()).ok());
   EXPECT_EQ(Found(fs(), kRootInode, "a.pt"), found->inode);
+  fs().names().Forget(first.attr.inode, 1);
   fs().atomic_files().Release(second->attr.inode, second->handle);
+}
+
+TEST_F(AtomicFilesTest, IsMadeAlsoWhereTheOldFileWasMovedAside) {
+  const auto first = Begin("a.pt");
+  ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
+  ASSERT_TRUE(fs().atomic_files().Lookup({}, Self().pid, kRootInode, "a.pt").ok());
+  EXPECT_EQ(Open(fs(), first.attr.inode, kNew, Self()).error().code, ErrorCode::kStale);
+  meta::RenameParams aside{kRootInode, "a.pt", kRootInode, "a.1"};
+  ASSERT_TRUE(World::Await<void>([&](Done<void> done) { fs().names().Rename(aside, {}, std::move(done)); }).ok());
+  const auto second = fs().open_files().Create({}, kRootInode, "a.pt", FileParams(), {.write = true});
+  const auto found = LookUpSentBack(fs(), {Self(), {}}, kRootInode, "a.pt");
+  ASSERT_TRUE(found.ok());
+  EXPECT_NE(found->inode, second->attr.inode);
+  const auto handle = Open(fs(), found->inode, kNew, Self());
+  ASSERT_TRUE(handle.ok());
+  ASSERT_TRUE(CloseAs(fs(), {*found, *handle}, Self()).ok());
+  EXPECT_EQ(Found(fs(), kRootInode, "a.1"), first.attr.inode);
+  fs().names().Forget(first.attr.inode, 1);
+  fs().atomic_files().Release(second->attr.inode, second->handle);
+}
+
+// A later look-up of the thread is no part of its open.
+TEST_F(AtomicFilesTest, WhoWasSentBackLooksUpOnce) {
+  const auto first = Begin("a.pt");
+  ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
+  const auto is_sent_back = [&] { return fs().atomic_files().IsSentBack(Self().pid); };
+  const auto send_back = [&] {
+    EXPECT_EQ(Open(fs(), first.attr.inode, kNew, Self()).error().code, ErrorCode::kStale);
+    EXPECT_TRUE(is_sent_back());
+  };
+  const auto look_up = [&](std::string_view name) { return LookUpSentBack(fs(), {Self(), {}}, kRootInode, name); };
+  send_back();
+  EXPECT_EQ(look_up("gone.pt").error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(is_sent_back());
+  // Directories are on the way.
+  send_back();
+  MakeDirectory(fs(), kRootInode, "way");
+  EXPECT_TRUE(look_up("way").ok());
+  EXPECT_TRUE(is_sent_back());
+  // Too late.
+  Clock::SleepFor(std::chrono::seconds(11));
+  EXPECT_EQ(look_up("a.pt")->inode, first.attr.inode);
+  EXPECT_FALSE(is_sent_back());
+  // Another thread of the process has made one meanwhile.
+  const auto own = Begin("a.pt");
+  send_back();
+  EXPECT_EQ(look_up("a.pt")->inode, own.attr.inode);
+  EXPECT_FALSE(is_sent_back());
+  // A thread that opens such a one without a look-up.
+  send_back();
+  const auto again = Open(fs(), own.attr.inode, kNew, Self());
+  ASSERT_TRUE(again.ok());
+  EXPECT_FALSE(is_sent_back());
+  fs().atomic_files().Release(own.attr.inode, *again);
+  ASSERT_TRUE(CloseAs(fs(), own, Self()).ok());
+  EXPECT_EQ(OwnFound("a.pt"), own.attr.inode);
 }
 
 TEST_F(AtomicFilesTest, OneWhoCannotBeSeenIsRefused) {
@@ -259,11 +322,13 @@ TEST_F(AtomicFilesTest, OneThatWasNeverOpenedGoes) {
   const auto first = Begin("a.pt");
   ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
   ASSERT_FALSE(Open(fs(), first.attr.inode, kNew, Self()).ok());
-  const auto made = fs().atomic_files().LookUpSentBack({Self(), {}}, kRootInode, "a.pt");
+  const auto made = LookUpSentBack(fs(), {Self(), {}}, kRootInode, "a.pt");
   ASSERT_TRUE(made.ok());
   fs().names().Forget(made->inode, 1);
   EXPECT_EQ(OwnFound("a.pt"), made->inode);
-  Clock::SleepFor(std::chrono::minutes(2));
+  Clock::SleepFor(std::chrono::seconds(11));
+  EXPECT_EQ(OwnFound("a.pt"), first.attr.inode);
+  Clock::SleepFor(std::chrono::minutes(1));
   const auto other = Begin("b.pt");
   EXPECT_EQ(OwnFound("a.pt"), first.attr.inode);
   ASSERT_TRUE(CloseAs(fs(), other, Self()).ok());
