@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fair_share.h"
 #include "base/log.h"
 #include "cairnfs/cairnfs.h"
 #include "retention/values.h"
@@ -68,9 +69,12 @@ Result<AtomicRules::ByDirectory> AtomicRules::Read(const Context& context) {
   ByDirectory set;
   for (const kv::KvEntry& entry : range.entries) {
     const auto directory = meta::InodeOfAtomicKey(entry.key);
-    if (!directory)
-      return MakeError(ErrorCode::kCorrupt, "the key of a rule of files that appear whole does not decode");
-    CAIRNFS_ASSIGN_OR_RETURN(set[*directory], meta::AtomicRecord::Decode(entry.value));
+    auto record = meta::AtomicRecord::Decode(entry.value);
+    if (directory && record.ok()) {
+      set.emplace(*directory, *std::move(record));
+    } else {
+      spdlog::error("a rule of files that appear whole does not decode, and counts for nothing");
+    }
   }
   return set;
 }
@@ -87,13 +91,14 @@ Status AtomicRules::Refresh(const Context& context) {
     MutexLock lock(mutex_);
     if (changes != changes_) continue;
     set_ = std::move(set);
-    ForgetFound();
+    is_unknown_ = false;
+    NoteChange();
     return {};
   }
 }
 
-void AtomicRules::ForgetFound() {
-  are_none_ = set_.empty();
+void AtomicRules::NoteChange() {
+  are_none_ = set_.empty() && !is_unknown_;
   found_.clear();
   changes_++;
 }
@@ -103,10 +108,13 @@ Status AtomicRules::Start(const Context& context) { return Refresh(context); }
 void AtomicRules::Take(const kv::KvEvent& event) {
   const auto directory = meta::InodeOfAtomicKey(event.key);
   if (!directory) return;
-  set_.erase(*directory);
-  if (!event.value) return;
-  auto record = meta::AtomicRecord::Decode(*event.value);
-  if (record.ok()) set_.emplace(*directory, *std::move(record));
+  auto record = event.value ? std::optional(meta::AtomicRecord::Decode(*event.value)) : std::nullopt;
+  Put(*directory, record && record->ok() ? std::optional(**std::move(record)) : std::nullopt);
+}
+
+void AtomicRules::Put(InodeId directory, std::optional<meta::AtomicRecord> record) {
+  set_.erase(directory);
+  if (record) set_.emplace(directory, *std::move(record));
 }
 
 Status AtomicRules::StartAmongHosts(const Context& context, kv::SharedKvStore& store) {
@@ -114,11 +122,12 @@ Status AtomicRules::StartAmongHosts(const Context& context, kv::SharedKvStore& s
   callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t) {
     MutexLock lock(mutex_);
     for (const kv::KvEvent& event : events) Take(event);
-    ForgetFound();
+    NoteChange();
   };
   callbacks.lost = [this](uint64_t) {
-    const Status read = Refresh({});
-    if (!read.ok()) spdlog::error("which files are to appear whole is not known anew: {}", read.error().message);
+    MutexLock lock(mutex_);
+    is_unknown_ = true;
+    NoteChange();
   };
   const std::string prefix = meta::AtomicsPrefix();
   CAIRNFS_ASSIGN_OR_RETURN(watch_, store.Watch(context, prefix, kv::PrefixEnd(prefix), 0, std::move(callbacks)));
@@ -129,17 +138,23 @@ Status AtomicRules::StartAmongHosts(const Context& context, kv::SharedKvStore& s
 void AtomicRules::NoteMoved() {
   if (are_none_) return;
   MutexLock lock(mutex_);
-  ForgetFound();
+  NoteChange();
+}
+
+std::optional<meta::AtomicRecord> AtomicRules::Own(InodeId directory) {
+  MutexLock lock(mutex_);
+  const auto at = set_.find(directory);
+  return at == set_.end() ? std::nullopt : std::optional(at->second);
 }
 
 // Patterns and completeness are each looked for on the way up.
-Result<AtomicRulePtr> AtomicRules::Find(const Context& context, InodeId directory, const ByDirectory& set) {
+Result<AtomicRulePtr> AtomicRules::Find(const Context& context, InodeId directory) {
   std::optional<std::string> patterns;
   std::optional<bool> complete;
   for (size_t level = 0; level < kRuleLevelsMax; level++) {
-    if (const auto at = set.find(directory); at != set.end()) {
-      if (!patterns) patterns = at->second.patterns;
-      if (!complete) complete = at->second.must_be_complete;
+    if (const auto own = Own(directory)) {
+      if (!patterns) patterns = own->patterns;
+      if (!complete) complete = own->must_be_complete;
       if (patterns && complete) break;
     }
     if (directory == kRootInode) break;
@@ -156,17 +171,21 @@ Result<AtomicRulePtr> AtomicRules::Find(const Context& context, InodeId director
 
 Result<AtomicRulePtr> AtomicRules::Of(const Context& context, InodeId directory) {
   if (are_none_) return AtomicRulePtr();
-  ByDirectory set;
+  bool is_unknown = false;
+  {
+    MutexLock lock(mutex_);
+    is_unknown = is_unknown_;
+  }
+  if (is_unknown) CAIRNFS_RETURN_IF_ERROR(Refresh(context));
   uint64_t changes = 0;
   const auto now = Clock::Now();
   {
     MutexLock lock(mutex_);
     const auto found = found_.find(directory);
     if (found != found_.end() && (!others_move_ || now - found->second.at < kCountsAfter)) return found->second.rule;
-    set = set_;
     changes = changes_;
   }
-  CAIRNFS_ASSIGN_OR_RETURN(AtomicRulePtr rule, Find(context, directory, set));
+  CAIRNFS_ASSIGN_OR_RETURN(AtomicRulePtr rule, Find(context, directory));
   MutexLock lock(mutex_);
   if (changes != changes_) return rule;
   if (found_.size() >= kFoundMax) found_.clear();
@@ -192,6 +211,27 @@ Result<std::string> AtomicRules::Get(const Context& context, InodeId directory, 
   return *value;
 }
 
+// Hosts that set some at the same time may go past the share by these. As long as a third is free, nobody has more than
+// his.
+Status AtomicRules::CheckRoom(const Context& context, uint32_t owner) {
+  std::vector<InodeId> directories;
+  {
+    MutexLock lock(mutex_);
+    if (HasShare(set_.size(), set_.size(), kRulesMax)) return {};
+    for (const auto& [directory, record] : set_) directories.push_back(directory);
+  }
+  size_t own = 0;
+  for (const InodeId directory : directories) {
+    const auto attr = names_.GetAttr(context, directory);
+    if (!attr.ok() && attr.error().code != ErrorCode::kNotFound) return attr.error();
+    if (attr.ok() && attr->uid == owner) own++;
+  }
+  if (HasShare(own, directories.size(), kRulesMax)) return {};
+  return MakeError(ErrorCode::kBusy,
+                   "user " + std::to_string(owner) + " has " + std::to_string(own) +
+                       " directories with such a rule, and there is room for no more: set it for one above them");
+}
+
 Status AtomicRules::Set(const Caller& caller, InodeId directory, std::string_view attribute,
                         const std::optional<std::string>& value, meta::Namespace::XattrMode mode) {
   using Mode = meta::Namespace::XattrMode;
@@ -214,17 +254,26 @@ Status AtomicRules::Set(const Caller& caller, InodeId directory, std::string_vie
     const bool is_set = ValueOf(record, attribute).has_value();
     if (is_set && mode == Mode::kCreate) return MakeError(ErrorCode::kAlreadyExists, "it is set already");
     if (!is_set && (mode == Mode::kReplace || !value)) return MakeError(ErrorCode::kNoData, "it is not set");
+    if (!entry) CAIRNFS_RETURN_IF_ERROR(CheckRoom(caller.context, attr.uid));
     SetValue(record, attribute, value);
+    const bool is_left = record.patterns || record.must_be_complete;
     kv::Transaction transaction;
     transaction.IfExists(meta::InodeKey(directory)).IfRevision(key, entry ? entry->revision : 0);
     if (value) transaction.makes_names_for = caller.uid;
-    if (record.patterns || record.must_be_complete) {
+    if (is_left) {
       transaction.Put(key, record.Encode());
     } else {
       transaction.Delete(key);
     }
     const auto committed = kv_.Commit(caller.context, transaction);
-    if (committed.ok()) return Refresh(caller.context);
+    // What others set meanwhile may have been told already.
+    if (committed.ok() && others_move_) return Refresh(caller.context);
+    if (committed.ok()) {
+      MutexLock lock(mutex_);
+      Put(directory, is_left ? std::optional(std::move(record)) : std::nullopt);
+      NoteChange();
+      return {};
+    }
     if (committed.error().code != ErrorCode::kConflict) return committed.error();
     const auto there = names_.GetAttr(caller.context, directory);
     if (!there.ok()) return there.error();

@@ -31,6 +31,7 @@ using AtomicRulePtr = std::shared_ptr<const AtomicRule>;  // null: no files
 class AtomicRules {
  public:
   static constexpr size_t kPatternsMax = retention::kGlobsMax;
+  static constexpr size_t kRulesMax = 4096;  // directories, of all users; HasShare says how many one user's may be
   // A rule that another host sets counts here after at most this long, and so does one of a directory that another host
   // has moved.
   static constexpr auto kCountsAfter = std::chrono::seconds(1);
@@ -56,7 +57,8 @@ class AtomicRules {
   // kNoData, kNotDirectory, kNotFound.
   Result<std::string> Get(const Context& context, InodeId directory, std::string_view attribute);
   // nullopt takes it away. kPermission: neither the owner nor root; kInvalidArgument says what is wrong and what would
-  // be right; kAlreadyExists, kNoData (by `mode`, or none is there to take away); kNotDirectory.
+  // be right; kAlreadyExists, kNoData (by `mode`, or none is there to take away); kNotDirectory; kBusy: the owner has
+  // his share.
   Status Set(const Caller& caller, InodeId directory, std::string_view attribute,
              const std::optional<std::string>& value, meta::Namespace::XattrMode mode);
 
@@ -69,8 +71,12 @@ class AtomicRules {
   Result<ByDirectory> Read(const Context& context);
   Status Refresh(const Context& context);
   void Take(const kv::KvEvent& event) REQUIRES_LOCK(mutex_);
-  void ForgetFound() REQUIRES_LOCK(mutex_);
-  Result<AtomicRulePtr> Find(const Context& context, InodeId directory, const ByDirectory& set);
+  void Put(InodeId directory, std::optional<meta::AtomicRecord> record) REQUIRES_LOCK(mutex_);
+  void NoteChange() REQUIRES_LOCK(mutex_);
+  Status CheckRoom(const Context& context, uint32_t owner) EXCLUDES_LOCK(mutex_);
+  // nullopt: the directory has none of its own.
+  std::optional<meta::AtomicRecord> Own(InodeId directory) EXCLUDES_LOCK(mutex_);
+  Result<AtomicRulePtr> Find(const Context& context, InodeId directory);
 
   kv::KvStore& kv_;
   meta::Namespace& names_;
@@ -79,6 +85,7 @@ class AtomicRules {
   std::atomic<bool> are_none_{true};
   Mutex mutex_;
   ByDirectory set_ GUARDED_BY(mutex_);
+  bool is_unknown_ GUARDED_BY(mutex_) = false;  // events were lost: it is to be read again before it is believed
   std::unordered_map<InodeId, Found> found_ GUARDED_BY(mutex_);  // by directory that was asked for
   uint64_t changes_ GUARDED_BY(mutex_) = 0;                      // of either, so that no answer from before one is kept
 };

@@ -48,6 +48,7 @@ Status Names::RestoreAdmitted(const Context& context, const meta::RestoreParams&
     SyncRounds::Operation operation(at_.rounds);
     CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr restored, at_.parts.names.Restore(context, params));
     at_.trash.NoteRestored(params.entry);
+    at_.atomic_rules.NoteMoved();
     if (const InodePtr inode = at_.table.Find(restored.inode)) inode->directory = params.to_parent.value;
   }
   {

@@ -134,6 +134,40 @@ TEST(AtomicRulesTest, TheNearestDirectoryThatHasSomeCounts) {
   EXPECT_FALSE(world.fs->atomic_files().IsAskedEachTime(run, "a.pt"));
 }
 
+TEST(AtomicRulesTest, OneUserLeavesRoomForOthers) {
+  World world;
+  const auto set = [&](uint32_t uid, size_t number) {
+    meta::CreateParams params;
+    params.mode = S_IFDIR | 0755;
+    params.uid = uid;
+    const auto made =
+        world.fs->names().MakeNode({}, kRootInode, std::to_string(uid) + "." + std::to_string(number), params);
+    Caller caller;
+    caller.uid = uid;
+    return world.fs->attributes().SetXattr(caller, made->inode, kFiles, "*.pt", kSet);
+  };
+  size_t count = 0;
+  Status last;
+  while (count <= AtomicRules::kRulesMax && (last = set(5, count)).ok()) count++;
+  ASSERT_FALSE(last.ok());
+  EXPECT_EQ(last.error().code, ErrorCode::kBusy);
+  EXPECT_GT(count, AtomicRules::kRulesMax / 2);
+  EXPECT_LT(count, AtomicRules::kRulesMax * 3 / 4);
+  EXPECT_TRUE(set(6, 0).ok());
+  EXPECT_FALSE(set(5, count + 1).ok());
+}
+
+// A start does not fail for it, nor do others.
+TEST(AtomicRulesTest, ABadRuleCountsForNothing) {
+  World world;
+  const InodeId run = MakeDirectory(*world.fs, kRootInode, "run"), bad = MakeDirectory(*world.fs, kRootInode, "bad");
+  ASSERT_TRUE(SetRule(*world.fs, run, "*.pt").ok());
+  ASSERT_TRUE(world.kv->Commit({}, kv::Transaction().Put(meta::AtomicKey(bad), "?")).ok());
+  world.Reopen();
+  EXPECT_TRUE(world.fs->atomic_files().IsAskedEachTime(run, "a.pt"));
+  EXPECT_FALSE(world.fs->atomic_files().IsAskedEachTime(bad, "a.pt"));
+}
+
 TEST(AtomicRulesTest, ARuleGoesWithItsDirectory) {
   World world;
   const InodeId run = MakeDirectory(*world.fs, kRootInode, "run");
