@@ -57,9 +57,10 @@ void ListWithAttrAndReply(const Context& context, fuse_req_t request, fs::FileSy
     // Where the kernel may not keep attributes, they are not worth a round trip each.
     if (!IsDots(entry.name) && CacheTimesOf(request).attr_seconds > 0) {
       // A name that has gone since the listing was taken is listed without attributes.
+      const bool is_asked = IsAskedEachTime(request, inode, entry.name);
       auto attr = filesystem.names().Lookup(context, inode, entry.name);
       if (attr.ok()) {
-        known = EntryOf(*attr, CacheTimesOf(request, *attr, {inode, entry.name}));
+        known = EntryOf(*attr, CacheTimesOf(request, *attr, {inode, entry.name, is_asked}));
         looked_up.push_back(attr->inode);
       }
     }

@@ -36,8 +36,9 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid);
-  auto reply = [request, parent, name = std::string(name)](const Result<meta::Attr>& attr) {
-    const EntryPlace place{InodeId{parent}, name};
+  const bool is_asked = IsAskedEachTime(request, InodeId{parent}, name);
+  auto reply = [request, parent, is_asked, name = std::string(name)](const Result<meta::Attr>& attr) {
+    const EntryPlace place{InodeId{parent}, name, is_asked};
     if (attr.ok() || attr.error().code != ErrorCode::kNotFound) {
       return ReplyEntry(request, attr, WhenOld::kDropped, place);
     }

@@ -59,9 +59,15 @@ CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr) {
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr, const EntryPlace& place) {
   CacheTimes times = CacheTimesOf(request, attr);
   const bool may_keep = times.entry_seconds > 0;
-  fs::AtomicFiles& files = SessionOf(request).filesystem().atomic_files();
-  if (may_keep && files.IsAskedEachTime(place.directory, place.name)) times.entry_seconds = 0;
+  const bool is_asked_each_time =
+      may_keep && (place.was_asked_each_time || IsAskedEachTime(request, place.directory, place.name));
+  if (is_asked_each_time) times.entry_seconds = 0;
   return times;
+}
+
+bool IsAskedEachTime(fuse_req_t request, InodeId directory, std::string_view name) {
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  return filesystem.owns_names() && filesystem.atomic_files().IsAskedEachTime(directory, name);
 }
 
 meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old) {

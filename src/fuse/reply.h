@@ -25,11 +25,15 @@ CacheTimes CacheTimesOf(fuse_req_t request);
 // The same for an answer with these attributes. No time for those of a file with set-id bits: a stranger's write clears
 // the bits in the daemon, and the kernel must ask again before it executes the file (docs/decisions/set-id.md).
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr);
-// Where an entry lies that is answered. One whose name may lead each process to another file has no time.
+// Where an entry lies that is answered. One whose name may lead each process to another file has no time: now, or when
+// the name was read, for a close may have given it another file since, without the kernel.
 struct EntryPlace {
   InodeId directory;
   std::string_view name;
+  bool was_asked_each_time = false;
 };
+// To be asked before the name is read.
+bool IsAskedEachTime(fuse_req_t request, InodeId directory, std::string_view name);
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr, const EntryPlace& place);
 // What the kernel does with attributes when it has learned of a change of the file since it asked.
 enum class WhenOld {
