@@ -242,8 +242,6 @@ Result<std::optional<meta::RenameParams>> AtomicFiles::BeginRename(uint32_t thre
   }
   meta::RenameParams named = params;
   named.unnamed = own->inode;
-  named.from_parent = named.to_parent;
-  named.from_name = named.to_name;
   return std::optional(std::move(named));
 }
 

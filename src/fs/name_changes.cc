@@ -13,6 +13,7 @@ namespace cairnfs::fs {
 static constexpr size_t kShortNameBytes = 64;
 
 NameChange NameChanges::ChangeOf(const meta::RenameParams& params) {
+  if (params.unnamed) return NameChange::kMakes;
   const bool is_longer = params.to_name.size() > params.from_name.size();
   if (params.mode == meta::RenameMode::kExchange || !is_longer) return NameChange::kShortens;
   return params.to_name.size() > kShortNameBytes ? NameChange::kMakes : NameChange::kAlters;

@@ -232,8 +232,8 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
     }
   }
   PutMoved(plan.from, plan.names_parents, params.to_parent, params.to_name, now, transaction);
-  PutDirectoryTimes(transaction, params.from_parent, now);
-  if (plan.crosses) PutDirectoryTimes(transaction, params.to_parent, now);
+  PutDirectoryTimes(transaction, params.to_parent, now);
+  if (plan.crosses && !plan.names_unnamed) PutDirectoryTimes(transaction, params.from_parent, now);
   for (const auto& [directory, revision] : plan.committed) {
     CommitRecord record = *params.commit;
     record.at = now;
