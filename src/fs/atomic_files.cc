@@ -126,7 +126,11 @@ Result<std::optional<AtomicFiles::SentBack>> AtomicFiles::MustSendBack(InodeId i
   const InodeId directory{known ? known->directory.load() : 0};
   if (directory.value != 0) {
     CAIRNFS_ASSIGN_OR_RETURN(const AtomicRulePtr rule, rules.Of(caller.context, directory));
-    if (rule == nullptr) return std::optional<SentBack>();
+    if (rule == nullptr) {
+      // This one may be walked by another of its names than the last that was looked up.
+      CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.services.parts.names.GetAttr(caller.context, inode));
+      if (attr.nlink < 2) return std::optional<SentBack>();
+    }
     CAIRNFS_RETURN_IF_ERROR(CheckSeen(caller, directory, inode));
   }
   if (caller.pid == 0) return std::optional<SentBack>();

@@ -329,6 +329,17 @@ def hard_links_and_locks():
         assert others(run.model) == others(second) == "old"
         os.close(new)
         assert others(run.model) == "new" and others(second) == "old" and os.stat(second).st_nlink == 1
+        # A name that the kernel knows from before the rule, where another one was looked up since.
+        os.removexattr(run.path, FILES)
+        backup = run.mount.path + "/backup"
+        rewrite(run.model, "known")
+        os.stat(run.model)
+        os.link(run.model, backup)
+        os.setxattr(run.path, FILES, PATTERNS)
+        new = write(run.model, "new one")
+        assert others(run.model) == others(backup) == "known"
+        os.close(new)
+        assert others(run.model) == "new one" and others(backup) == "known"
         # A lock is one of the file, and ends up under no name with it.
         with open(run.model, "r+b") as held:
             fcntl.lockf(held, fcntl.LOCK_EX)
