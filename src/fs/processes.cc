@@ -2,9 +2,12 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 
 namespace cairnfs::fs {
@@ -40,14 +43,21 @@ DescriptorInfo ParseDescriptorInfo(const std::string& text) {
   return {};
 }
 
-// Numbers of inodes of other filesystems may be the same.
-bool IsCairnFsMount(uint32_t thread, uint64_t mount) {
+// Of the CairnFS that the thread sees. Numbers of inodes of other filesystems may be the same.
+std::set<uint64_t> CairnFsMounts(uint32_t thread) {
   std::istringstream lines(ReadProc(thread, "mountinfo"));
-  const std::string number = std::to_string(mount) + " ";
+  std::set<uint64_t> mounts;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(number)) return line.find(" - fuse.cairnfs ") != std::string::npos;
+    uint64_t mount = 0;
+    if (line.find(" - fuse.cairnfs ") != std::string::npos && std::istringstream(line) >> mount) mounts.insert(mount);
   }
-  return false;
+  return mounts;
+}
+
+// Links of /proc and the exit code in `stat` are shown to the same: proc(5), PTRACE_MODE_READ_FSCREDS.
+bool ShowsItsEnd(uint32_t thread) {
+  char target = 0;
+  return readlink(("/proc/" + std::to_string(thread) + "/exe").c_str(), &target, 1) >= 0 || errno != EACCES;
 }
 
 }  // namespace
@@ -110,16 +120,24 @@ bool IsAlive(pid_t process) {
 
 std::optional<ThreadEnd> EndOf(uint32_t thread) {
   if (thread == 0) return std::nullopt;
-  return ParseThreadStat(ReadProc(thread, "stat"));
+  auto end = ParseThreadStat(ReadProc(thread, "stat"));
+  if (end && end->is_exiting && !ShowsItsEnd(thread)) end->by_signal = true;
+  return end;
 }
 
 bool HasOpenForWriting(uint32_t thread, InodeId inode) {
   const std::string folder = "/proc/" + std::to_string(thread) + "/fdinfo";
   const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir(folder.c_str()), &closedir);
   if (descriptors == nullptr) return false;
+  std::optional<std::set<uint64_t>> mounts;
+  size_t count = 0;
   while (const dirent* entry = readdir(descriptors.get())) {
     const auto info = ParseDescriptorInfo(ReadProc(thread, ("fdinfo/" + std::string(entry->d_name)).c_str()));
-    if (info.writes && info.inode == inode.value && IsCairnFsMount(thread, info.mount)) return true;
+    if (info.writes && info.inode == inode.value) {
+      if (!mounts) mounts = CairnFsMounts(thread);
+      if (mounts->contains(info.mount)) return true;
+    }
+    if (++count > kDescriptorsReadMax) return true;
   }
   return false;
 }

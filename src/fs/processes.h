@@ -36,10 +36,13 @@ ProcessId ProcessIdOf(uint32_t thread);
 // Its name, 15 bytes at most; empty: it cannot be seen.
 std::string CommandOf(uint32_t thread);
 bool IsAlive(pid_t process);
-// nullopt: the thread cannot be seen.
+// nullopt: the thread cannot be seen. One that exits and does not show how (it is another user's, and the daemon is not
+// root's) counts as killed.
 std::optional<ThreadEnd> EndOf(uint32_t thread);
 // Whether the thread's process has the file of a CairnFS with this inode number open for writing. False where that
-// cannot be seen: it is another user's, and the daemon is not root's.
+// cannot be seen: it is another user's, and the daemon is not root's. True where it has more descriptors than
+// kDescriptorsReadMax, and none of the first of them is one of the file.
+inline constexpr size_t kDescriptorsReadMax = 16'384;
 bool HasOpenForWriting(uint32_t thread, InodeId inode);
 // Whether the thread closes its files because a signal ends its process.
 bool DiesBySignal(uint32_t thread);

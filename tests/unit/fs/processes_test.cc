@@ -66,5 +66,26 @@ TEST(Processes, WhoHasEndedIsGone) {
   EXPECT_FALSE(IsAlive(child));
 }
 
+// One whose user is another, as a daemon that is not root's sees it.
+TEST(Processes, AnEndThatIsNotShownCountsAsASignals) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes other users";
+  constexpr uid_t kOne = 1234, kOther = 4321;
+  const pid_t child = fork();
+  if (child == 0) _exit(setuid(kOne) == 0 ? 0 : 1);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  ASSERT_EQ(info.si_status, 0);
+  EXPECT_FALSE(EndOf(static_cast<uint32_t>(child))->by_signal) << "root sees that it was an exit";
+  const pid_t reader = fork();
+  if (reader == 0) {
+    const auto end = setuid(kOther) == 0 ? EndOf(static_cast<uint32_t>(child)) : std::nullopt;
+    _exit(end && end->is_exiting && end->by_signal ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(reader, &status, 0);
+  EXPECT_EQ(status, 0);
+  waitpid(child, nullptr, 0);
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
