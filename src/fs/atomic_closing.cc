@@ -18,6 +18,9 @@
 namespace cairnfs::fs {
 namespace {
 
+// What was just written is in memory, or on this host's disk.
+constexpr auto kReadMax = std::chrono::minutes(1);
+
 Failpoint before_name("fs.atomic_before_name", Failpoint::Kind::kKill);
 Failpoint after_name("fs.atomic_after_name", Failpoint::Kind::kKill);
 
@@ -31,46 +34,81 @@ void AtomicFiles::Stop() {
   lock.Lock();
 }
 
-TaskQueue& AtomicFiles::Checks() {
+void AtomicFiles::PostCheck(uint32_t uid, std::function<void()> check) {
   MutexLock lock(mutex_);
   if (checks_ == nullptr) checks_ = std::make_unique<TaskQueue>("cairn-whole", 1);
-  return *checks_;
+  to_check_.Add(uid, std::move(check));
+  checks_->Post([this] {
+    MutexLock taking(mutex_);
+    const auto next = to_check_.Take();
+    taking.Unlock();
+    next();
+    taking.Lock();
+  });
+}
+
+bool AtomicFiles::IsWriter(const Pending& pending, HandleId handle) {
+  MutexLock lock(mutex_);
+  return pending.writers.contains(handle) && !pending.is_ending;
+}
+
+bool AtomicFiles::NoteEnd(Pending& pending, bool is_killed) {
+  MutexLock lock(mutex_);
+  pending.is_killed |= is_killed;
+  return pending.is_killed;
+}
+
+void AtomicFiles::NoteFailed(Pending& pending, const Error& why) {
+  MutexLock lock(mutex_);
+  if (!pending.failure) pending.failure = why;
 }
 
 // The kernel sends a close for each dup, fork and exec. That of the process which opened the file counts, once it has
 // no other descriptor of it. Who cannot be seen counts as killed.
-AtomicFiles::Closer AtomicFiles::Judge(const PendingPtr& pending, HandleId handle, const Caller& caller) {
-  {
-    MutexLock lock(mutex_);
-    if (!pending->writers.contains(handle) || pending->is_ending) return Closer::kOther;
-  }
-  const auto end = EndOf(caller.pid);
-  if (end && ProcessIdOf(caller.pid) != pending->process) return Closer::kOther;
-  const bool is_killed = !end || (end->is_exiting && end->by_signal);
-  const bool is_last = !is_killed && !HasOpenForWriting(caller.pid, pending->inode);
-  MutexLock lock(mutex_);
-  pending->is_killed |= is_killed;
-  if (pending->is_killed) return Closer::kKilled;
-  pending->is_closed = true;
-  if (!is_last || pending->is_ending) return Closer::kNotLast;
-  pending->is_ending = true;
-  return Closer::kLast;
-}
-
 void AtomicFiles::Flush(InodeId inode, const Closing::Descriptor& closed, Done<void> done, const Caller& caller) {
   const PendingPtr pending = Find(inode);
-  if (pending == nullptr) return at_.open_files.Flush(closed, std::move(done), caller);
-  const Closer closer = Judge(pending, closed.handle, caller);
-  if (closer == Closer::kKilled && !EndOf(caller.pid)) {
-    done = [pending, done](const Status& status) { done(status.ok() ? Status(CannotBeSeen(pending->name)) : status); };
+  if (pending == nullptr || !IsWriter(*pending, closed.handle)) {
+    return at_.open_files.Flush(closed, std::move(done), caller);
   }
-  if (closer != Closer::kLast) return at_.open_files.Flush(closed, std::move(done), caller);
-  auto publish = [this, pending, caller, done = std::move(done)](const Status& status) {
-    if (status.ok()) return Publish(pending, caller, done);
-    Leave(pending, status.error().message);
-    done(status);
+  // An error is told once, to whoever closes first.
+  auto flush = [this, pending, closed, caller](const Done<void>& flushed) {
+    auto note = [this, pending, flushed](const Status& status) {
+      if (!status.ok()) NoteFailed(*pending, status.error());
+      flushed(status);
+    };
+    at_.open_files.Flush(closed, std::move(note), caller);
   };
-  at_.open_files.Flush(closed, std::move(publish), caller);
+  const auto end = EndOf(caller.pid);
+  if (end && ProcessIdOf(caller.pid) != pending->process) return flush(done);
+  if (NoteEnd(*pending, !end || (end->is_exiting && end->by_signal))) {
+    if (end && end->is_exiting) return flush(done);
+    const Error lost =
+        end ? MakeError(ErrorCode::kIo, "the process that opened the file was killed") : CannotBeSeen(pending->name);
+    return flush([done, lost](const Status& status) { done(status.ok() ? Status(lost) : status); });
+  }
+  // How many descriptors there are to look at is up to the process.
+  auto judge = [this, pending, caller, flush, done] {
+    if (!IsLastClose(pending, caller)) return flush(done);
+    flush([this, pending, caller, done](const Status& status) {
+      if (status.ok()) return Publish(pending, caller, done);
+      Leave(pending, status.error().message);
+      done(status);
+    });
+  };
+  auto killed = [this, pending, flush, done](const Status&) {
+    static_cast<void>(NoteEnd(*pending, true));
+    flush(done);
+  };
+  at_.services.calls.RunToWait(caller, std::move(judge), std::move(killed));
+}
+
+bool AtomicFiles::IsLastClose(const PendingPtr& pending, const Caller& caller) {
+  const bool is_last = !HasOpenForWriting(caller.pid, pending->inode);
+  MutexLock lock(mutex_);
+  pending->is_closed = true;
+  if (!is_last || pending->is_ending || pending->is_killed) return false;
+  pending->is_ending = true;
+  return true;
 }
 
 void AtomicFiles::Release(InodeId inode, HandleId handle) {
@@ -95,14 +133,19 @@ void AtomicFiles::Release(InodeId inode, HandleId handle) {
 }
 
 void AtomicFiles::NoteWriteFailed(InodeId inode, const Error& why) {
+  using Code = ErrorCode;
   const PendingPtr pending = Find(inode);
-  if (pending == nullptr) return;
-  MutexLock lock(mutex_);
-  if (!pending->failure) pending->failure = why;
+  // Who is told that it does not work so, or that it was interrupted, does it in another way, or again.
+  const bool goes_on =
+      why.code == Code::kInvalidArgument || why.code == Code::kNotSupported || why.code == Code::kInterrupted;
+  if (pending != nullptr && !goes_on) NoteFailed(*pending, why);
 }
 
 // What the file has by now, though it may be on its way to the disk.
-std::optional<std::string> AtomicFiles::WhyCutShort(const Pending& pending) {
+std::optional<std::string> AtomicFiles::WhyCutShort(const Pending& pending, const Caller& caller) {
+  ReadOptions options;
+  options.caller = caller;
+  options.caller.context = caller.context.WithTimeout(kReadMax);
   const auto attr = at_.names.GetAttr({}, pending.inode);
   if (!attr.ok()) return attr.error().message;
   const auto read = [&](uint64_t offset, size_t size) -> Result<std::string> {
@@ -113,7 +156,7 @@ std::optional<std::string> AtomicFiles::WhyCutShort(const Pending& pending) {
       for (const io::Slice& slice : result->slices) bytes.append(AsText(slice.bytes()));
       promise.set_value(std::move(bytes));
     };
-    at_.reader.Read(pending.kept_open, pending.inode, offset, size, std::move(answer));
+    at_.reader.Read(pending.kept_open, pending.inode, offset, size, std::move(answer), options);
     return promise.get_future().get();
   };
   return retention::WhyCutShort(pending.name, attr->size, read);
@@ -138,8 +181,8 @@ void AtomicFiles::Publish(const PendingPtr& pending, const Caller& caller, Done<
         caller, [this, pending, caller, done] { TakeName(pending, caller, done); }, std::move(refused));
   };
   if (!pending->must_be_complete) return take_name();
-  Checks().Post([this, pending, done, take_name = std::move(take_name)] {
-    const auto why = WhyCutShort(*pending);
+  PostCheck(pending->opener.uid, [this, pending, caller, done, take_name = std::move(take_name)] {
+    const auto why = WhyCutShort(*pending, caller);
     if (!why) return take_name();
     Leave(pending, *why);
     done(MakeError(ErrorCode::kIo, "'" + pending->name + "' keeps what it has: " + *why));
@@ -204,6 +247,22 @@ void AtomicFiles::Leave(const PendingPtr& pending, const std::string& why) {
                Printable(pending->name), pending->directory.value, pending->opener.uid, Printable(why));
 }
 
+// It goes as a file does whose last name was removed.
+void AtomicFiles::Drop(InodeId id, HandleId kept_open) {
+  meta::Attr attr;
+  attr.inode = id;
+  attr.mode = S_IFREG;
+  if (const InodePtr inode = at_.services.table.Find(id)) {
+    MutexLock lock(inode->mutex);
+    if (inode->content) attr.allocated_bytes = inode->content->AllocatedBytes();
+  }
+  {
+    SyncRounds::Operation operation(at_.services.rounds);
+    at_.changes.NoteRemoved(attr);
+  }
+  at_.open_files.Release(kept_open);
+}
+
 bool AtomicFiles::End(const PendingPtr& pending, IsNamed is_named) {
   {
     MutexLock lock(mutex_);
@@ -215,17 +274,10 @@ bool AtomicFiles::End(const PendingPtr& pending, IsNamed is_named) {
     pending_count_ = by_inode_.size();
   }
   if (is_named == IsNamed::kNo) {
-    meta::Attr attr;
-    attr.inode = pending->inode;
-    attr.mode = S_IFREG;
-    if (const InodePtr inode = at_.services.table.Find(pending->inode)) {
-      MutexLock lock(inode->mutex);
-      if (inode->content) attr.allocated_bytes = inode->content->AllocatedBytes();
-    }
-    SyncRounds::Operation operation(at_.services.rounds);
-    at_.changes.NoteRemoved(attr);
+    Drop(pending->inode, pending->kept_open);
+  } else {
+    at_.open_files.Release(pending->kept_open);
   }
-  at_.open_files.Release(pending->kept_open);
   return true;
 }
 

@@ -46,7 +46,7 @@ AtomicFiles::PendingPtr AtomicFiles::FindLocked(const Place& place, const Proces
     if (directory != place.directory || name != place.name || of_process != process) break;
     const Pending& pending = *at->second;
     const bool is_left = !pending.is_opened && Clock::Now() - pending.made_at > kComesAgainWithin;
-    if (!pending.is_ending && !is_left) return at->second;
+    if (!pending.is_ending && !pending.is_killed && !is_left) return at->second;
   }
   return nullptr;
 }
@@ -231,8 +231,13 @@ Result<std::optional<meta::Attr>> AtomicFiles::Create(const Opener& opener, Inod
   if (caller.pid == 0) return CannotBeSeen(name);
   if (const PendingPtr own = FindOwn(caller.pid, directory, name)) {
     CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, LookUp(caller.context, *own));
-    return std::optional(std::move(attr));
+    const Status may = CheckMayOpen(opener.credentials, attr, flags);
+    if (may.ok()) return std::optional(std::move(attr));
+    at_.names.Forget(attr.inode, 1);
+    return may.error();
   }
+  // No close of a writer would give it its name.
+  if (!flags.write && !flags.truncate) return std::optional<meta::Attr>();
   std::optional<meta::Attr> replaced;
   auto there = at_.services.parts.names.Lookup(caller.context, directory, name);
   if (there.ok()) {
@@ -309,23 +314,28 @@ Result<meta::Attr> AtomicFiles::Make(const Opener& opener, const Place& place, m
                                                    .must_be_complete = place.must_be_complete,
                                                    .kept_open = created.handle,
                                                    .made_at = Clock::Now()});
+  const auto drop = [&](Result<meta::Attr> answer) {
+    Drop(created.attr.inode, created.handle);
+    at_.names.Forget(created.attr.inode, 1);
+    return answer;
+  };
+  if (replaced) {
+    const Status copied = CopyAttributes(caller.context, replaced->inode, pending->inode);
+    if (!copied.ok()) return drop(copied.error());
+  }
   PendingPtr other;
   {
     MutexLock lock(mutex_);
     other = FindLocked(place, pending->process);
-    by_name_.emplace(Key{place.directory, place.name, pending->process, pending->inode}, pending);
-    by_inode_.emplace(pending->inode, pending);
-    by_user_[pending->opener.uid]++;
-    pending_count_ = by_inode_.size();
+    if (!other) {
+      by_name_.emplace(Key{place.directory, place.name, pending->process, pending->inode}, pending);
+      by_inode_.emplace(pending->inode, pending);
+      by_user_[pending->opener.uid]++;
+      pending_count_ = by_inode_.size();
+    }
   }
-  Status copied;
-  if (replaced && !other) copied = CopyAttributes(caller.context, replaced->inode, pending->inode);
-  if (!other && copied.ok()) return created.attr;
   // Another thread of the process was quicker, and both write to that one's.
-  static_cast<void>(End(pending, IsNamed::kNo));
-  at_.names.Forget(created.attr.inode, 1);
-  if (!copied.ok()) return copied.error();
-  return LookUp(caller.context, *other);
+  return other ? drop(LookUp(caller.context, *other)) : created.attr;
 }
 
 }  // namespace cairnfs::fs

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@
 #include "fs/open_files.h"
 #include "fs/processes.h"
 #include "fs/reader.h"
+#include "fs/turns.h"
 
 namespace cairnfs::fs {
 
@@ -71,7 +73,7 @@ class AtomicFiles {
   // renames.
   void Flush(InodeId inode, const Closing::Descriptor& closed, Done<void> done, const Caller& caller);
   void Release(InodeId inode, HandleId handle);
-  // A write of the file was refused: it does not get its name.
+  // A change of the file's bytes was refused: it does not get its name.
   void NoteWriteFailed(InodeId inode, const Error& why);
 
   // False: the process has no such file of its own under this name. Else it has none from now on.
@@ -99,7 +101,6 @@ class AtomicFiles {
     Clock::time_point at;
     bool is_in_place = false;  // its name was looked up, and does not appear whole
   };
-  enum class Closer { kOther, kKilled, kNotLast, kLast };
   enum class IsNamed { kNo, kYes };
 
   bool IsPending(InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
@@ -121,18 +122,24 @@ class AtomicFiles {
   void Tidy() EXCLUDES_LOCK(mutex_);
   void OpenPending(const PendingPtr& pending, OpenFlags flags, const Done<HandleId>& done, const Caller& caller);
 
-  Closer Judge(const PendingPtr& pending, HandleId handle, const Caller& caller);
+  bool IsWriter(const Pending& pending, HandleId handle) EXCLUDES_LOCK(mutex_);
+  // Whether the process is known to have been killed, by now or then.
+  bool NoteEnd(Pending& pending, bool is_killed) EXCLUDES_LOCK(mutex_);
+  void NoteFailed(Pending& pending, const Error& why) EXCLUDES_LOCK(mutex_);
+  // Reads /proc at length.
+  bool IsLastClose(const PendingPtr& pending, const Caller& caller) EXCLUDES_LOCK(mutex_);
   void Publish(const PendingPtr& pending, const Caller& caller, Done<void> done);
-  std::optional<std::string> WhyCutShort(const Pending& pending);
+  std::optional<std::string> WhyCutShort(const Pending& pending, const Caller& caller);
   void TakeName(const PendingPtr& pending, const Caller& caller, const Done<void>& done);
   Status CheckMayTake(const Pending& pending, const Context& context,
                       const std::optional<meta::RenameParams::Target>& target);
   // What became of a rename that has failed.
   Status Settle(const PendingPtr& pending, const Error& why);
   void Leave(const PendingPtr& pending, const std::string& why);  // the old file
+  void Drop(InodeId inode, HandleId kept_open);
   // Nobody finds the file by the name any more. False: that was so already.
   bool End(const PendingPtr& pending, IsNamed is_named) EXCLUDES_LOCK(mutex_);
-  TaskQueue& Checks() EXCLUDES_LOCK(mutex_);
+  void PostCheck(uint32_t uid, std::function<void()> check) EXCLUDES_LOCK(mutex_);
 
   const Parts at_;
   std::atomic<size_t> pending_count_{0}, sent_back_count_{0};
@@ -142,6 +149,8 @@ class AtomicFiles {
   std::map<uint32_t, size_t> by_user_ GUARDED_BY(mutex_);
   std::unordered_map<uint32_t, SentBack> sent_back_ GUARDED_BY(mutex_);
   std::unique_ptr<TaskQueue> checks_ GUARDED_BY(mutex_);  // of formats, one at a time; null: none was yet
+  // One for each task of it; there are no more than files under way, and those that threads make at this moment.
+  Turns<std::function<void()>> to_check_ GUARDED_BY(mutex_){2 * kPendingMax};
 };
 
 }  // namespace cairnfs::fs

@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "fs/atomic_files.h"
 #include "fs/attributes.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
@@ -74,9 +75,11 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
   if (file != nullptr) changes.handle = file->fh;
   WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    filesystem.attributes().SetAttr(
-        InodeId{inode}, changes,
-        [request](const Result<meta::Attr>& attr) { ReplyAttr(request, attr, WhenOld::kTaken); }, caller);
+    auto reply = [request, inode, &filesystem, cuts = changes.size.has_value()](const Result<meta::Attr>& attr) {
+      if (!attr.ok() && cuts) filesystem.atomic_files().NoteWriteFailed(InodeId{inode}, attr.error());
+      ReplyAttr(request, attr, WhenOld::kTaken);
+    };
+    filesystem.attributes().SetAttr(InodeId{inode}, changes, std::move(reply), caller);
   });
 }
 

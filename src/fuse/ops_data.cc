@@ -98,7 +98,7 @@ void OpWrite(fuse_req_t request, fuse_ino_t inode, const char* data, size_t size
   }
 }
 
-void OpFallocate(fuse_req_t request, fuse_ino_t, int mode, off_t offset, off_t length, fuse_file_info* file) {
+void OpFallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info* file) {
   constexpr int kKnownModes = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE;
   if ((mode & ~kKnownModes) != 0) {
     fuse_reply_err(request, EOPNOTSUPP);
@@ -110,10 +110,14 @@ void OpFallocate(fuse_req_t request, fuse_ino_t, int mode, off_t offset, off_t l
   change.keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
   change.punch_hole = (mode & FALLOC_FL_PUNCH_HOLE) != 0;
   change.zero_range = (mode & FALLOC_FL_ZERO_RANGE) != 0;
-  WhereItMayWait(request, [request, change, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
-    filesystem.writer().Fallocate(
-        handle, change, [request](const Result<void>& status) { ReplyStatus(request, status); }, caller);
-  });
+  WhereItMayWait(request,
+                 [request, inode, change, handle = file->fh](fs::FileSystem& filesystem, const fs::Caller& caller) {
+                   auto reply = [request, inode, &filesystem](const Result<void>& status) {
+                     if (!status.ok()) filesystem.atomic_files().NoteWriteFailed(InodeId{inode}, status.error());
+                     ReplyStatus(request, status);
+                   };
+                   filesystem.writer().Fallocate(handle, change, std::move(reply), caller);
+                 });
 }
 
 void OpLseek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file_info* file) {
@@ -136,7 +140,7 @@ void OpLseek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file
   });
 }
 
-void OpCopyFileRange(fuse_req_t request, fuse_ino_t, off_t from_offset, fuse_file_info* from_file, fuse_ino_t,
+void OpCopyFileRange(fuse_req_t request, fuse_ino_t, off_t from_offset, fuse_file_info* from_file, fuse_ino_t to,
                      off_t to_offset, fuse_file_info* to_file, size_t length, int flags) {
   if (flags != 0) {
     fuse_reply_err(request, EINVAL);
@@ -144,8 +148,11 @@ void OpCopyFileRange(fuse_req_t request, fuse_ino_t, off_t from_offset, fuse_fil
   }
   WhereItMayWait(request, [=, from_handle = from_file->fh, to_handle = to_file->fh](fs::FileSystem& filesystem,
                                                                                     const fs::Caller& caller) {
-    auto reply = [request](Result<size_t> copied) {
-      if (!copied.ok()) return ReplyError(request, copied.error());
+    auto reply = [request, to, &filesystem](Result<size_t> copied) {
+      if (!copied.ok()) {
+        filesystem.atomic_files().NoteWriteFailed(InodeId{to}, copied.error());
+        return ReplyError(request, copied.error());
+      }
       fuse_reply_write(request, *copied);
     };
     filesystem.writer().CopyRange({from_handle, static_cast<uint64_t>(from_offset), to_handle,

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import random
+import resource
 import signal
 import stat
 import subprocess
@@ -71,6 +72,10 @@ def only_what_empties_or_makes_a_file_is_hidden():
         lock = run.path + "/lock.pt"
         held = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         assert others(lock) == ""
+        os.close(held)
+        # Nobody writes it, so no close would give it a name.
+        held = os.open(run.path + "/read.pt", os.O_RDONLY | os.O_CREAT, 0o644)
+        assert others(run.path + "/read.pt") == ""
         os.close(held)
         os.mknod(run.path + "/node.pt", 0o644)
         assert others(run.path + "/node.pt") == ""
@@ -141,6 +146,26 @@ def the_last_close_of_its_process_gives_the_name():
         assert others(run.model) == "shell\n"
         subprocess.run(["sh", "-c", 'echo redirected > "$1"', "sh", run.model], check=True)
         assert others(run.model) == "redirected\n"
+
+
+def one_with_very_many_descriptors_closes_too():
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, max(20_000, limit[1])))
+    many = []
+    try:
+        with Run() as run:
+            rewrite(run.model, "old")
+            many += [os.open("/dev/null", os.O_RDONLY) for _ in range(16_500)]
+            new = write(run.model, "new")
+            assert others(run.model) == "old"
+            os.close(new)
+            wait_until(lambda: others(run.model) == "new")
+            while many:
+                os.close(many.pop())
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 def a_killed_writer_leaves_the_old_file():
@@ -416,10 +441,11 @@ def readers_never_see_a_part():
 
 
 CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_hidden,
-         the_last_close_of_its_process_gives_the_name, a_killed_writer_leaves_the_old_file,
-         a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name, each_process_has_its_own_and_the_last_wins,
-         the_writer_finds_its_own_file_by_the_name, attributes_and_rights_are_kept, hard_links_and_locks,
-         the_directory_is_renamed_or_removed_meanwhile, what_is_replaced_goes_to_the_trash, readers_never_see_a_part)
+         the_last_close_of_its_process_gives_the_name, one_with_very_many_descriptors_closes_too,
+         a_killed_writer_leaves_the_old_file, a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name,
+         each_process_has_its_own_and_the_last_wins, the_writer_finds_its_own_file_by_the_name,
+         attributes_and_rights_are_kept, hard_links_and_locks, the_directory_is_renamed_or_removed_meanwhile,
+         what_is_replaced_goes_to_the_trash, readers_never_see_a_part)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,13 @@ def an_error_leaves_the_old_file():
         assert error_of(os.pwrite, new, b"x", (1 << 63) - 2) == errno.EFBIG
         assert error_of(os.close, new) == errno.EFBIG
         assert others(run.model) == "old" and "a write failed" in run.mount.log()
+        # Whatever call was to change its bytes.
+        for change in (lambda file: os.posix_fallocate(file, (1 << 63) - 10, 5),
+                       lambda file: os.ftruncate(file, (1 << 63) - 2)):
+            new = write(run.model, "new")
+            refused = error_of(change, new)
+            assert refused != 0 and error_of(os.close, new) == refused, refused
+            assert others(run.model) == "old"
         rewrite(run.model, "next")
         assert others(run.model) == "next"
 
@@ -73,6 +80,9 @@ def what_is_cut_short_is_refused():
         assert {"its safetensors header is no JSON", "its safetensors header would have more than 100 MB",
                 "it is cut short"} <= reasons, reasons
         assert put(run.path + "/plain.pt", b"of no known format") == 0
+        # What torch.save writes is never empty: a new one that is gets no name.
+        for data in b"", b"abc":
+            assert put(run.path + "/new.pt", data) == errno.EIO and others(run.path + "/new.pt") is None
         os.mkdir(run.path + "/drafts")
         os.setxattr(run.path + "/drafts", COMPLETE, b"0")
         assert put(run.path + "/drafts/model.safetensors", b"short") == 0

@@ -352,6 +352,29 @@ TEST_F(AtomicFilesTest, AFailedWriteLeavesTheOldFile) {
   EXPECT_EQ(fs().open_files().count(), 0u);
 }
 
+TEST_F(AtomicFilesTest, OneWhoWasKilledLeavesNothingToItsLaterNamesake) {
+  const auto first = Begin("a.pt");
+  ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
+  const auto half = Begin("a.pt");
+  Status seen = World::Await<void>(
+      [&](Done<void> done) { fs().atomic_files().Flush(half.attr.inode, {half.handle}, std::move(done), Of(0)); });
+  EXPECT_EQ(seen.error().code, ErrorCode::kNotSupported);
+  EXPECT_EQ(OwnFound("a.pt"), first.attr.inode);
+  const auto next = Begin("a.pt");
+  EXPECT_NE(next.attr.inode, half.attr.inode);
+  ASSERT_TRUE(CloseAs(fs(), next, Self()).ok());
+  EXPECT_EQ(OwnFound("a.pt"), next.attr.inode);
+  // What goes on to write the other one is told.
+  EXPECT_EQ(CloseAs(fs(), half, Self()).error().code, ErrorCode::kIo);
+  EXPECT_EQ(OwnFound("a.pt"), next.attr.inode);
+}
+
+TEST_F(AtomicFilesTest, OneThatIsMadeForReadingAppearsAtOnce) {
+  const auto made = fs().atomic_files().Create({Self(), {}}, kRootInode, "a.pt", FileParams(), {.read = true});
+  ASSERT_TRUE(made.ok());
+  EXPECT_FALSE(made->has_value());
+}
+
 TEST_F(AtomicFilesTest, OneThatWasNeverOpenedGoes) {
   const auto first = Begin("a.pt");
   ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
