@@ -40,10 +40,11 @@ void AtomicFiles::PostCheck(uint32_t uid, std::function<void()> check) {
   to_check_.Add(uid, std::move(check));
   checks_->Post([this] {
     MutexLock taking(mutex_);
-    const auto next = to_check_.Take();
+    const auto next = to_check_.Take();  // there is one, and none is under way
     taking.Unlock();
-    next();
+    next->item();
     taking.Lock();
+    to_check_.NoteDone(next->uid);
   });
 }
 

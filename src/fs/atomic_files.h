@@ -150,7 +150,7 @@ class AtomicFiles {
   std::unordered_map<uint32_t, SentBack> sent_back_ GUARDED_BY(mutex_);
   std::unique_ptr<TaskQueue> checks_ GUARDED_BY(mutex_);  // of formats, one at a time; null: none was yet
   // One for each task of it; there are no more than files under way, and those that threads make at this moment.
-  Turns<std::function<void()>> to_check_ GUARDED_BY(mutex_){2 * kPendingMax};
+  Turns<std::function<void()>> to_check_ GUARDED_BY(mutex_){2 * kPendingMax, 1};
 };
 
 }  // namespace cairnfs::fs
