@@ -10,12 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "command.h"
@@ -66,10 +69,13 @@ Options ParseOptions(int argc, char** argv) {
   return options;
 }
 
-// Those are passed in cluster_*.py, metadata.py and deferred.py of tests/mounted, and in those of kv's unit tests.
+// Those are passed in cluster_*.py, metadata.py, deferred.py, trash.py and atomic_files.py of tests/mounted, and in
+// those of kv's unit tests.
 bool IsPassedElsewhere(const std::string& name) {
-  return name.starts_with("fs.shared_") || name.starts_with("grow.") || name.starts_with("node.") ||
-         name.starts_with("standby.") || name.starts_with("fs.ticket_");
+  constexpr std::string_view kBegins[] = {"fs.shared_", "grow.",       "node.",     "standby.",
+                                          "fs.ticket_", "meta.trash_", "fs.atomic_"};
+  return std::any_of(std::begin(kBegins), std::end(kBegins),
+                     [&](std::string_view begin) { return name.starts_with(begin); });
 }
 
 class KillTest {
