@@ -428,6 +428,9 @@ def readers_never_see_a_part():
         mount = Mount(scratch)
         os.mkdir(mount.path + "/run")
         os.setxattr(mount.path + "/run", FILES, b"model.pt")
+        descriptor = os.open(mount.path + "/run", os.O_RDONLY)
+        os.fsync(descriptor)  # a kill may come before anything else makes it durable
+        os.close(descriptor)
 
         def kill(_):
             mount.kill()
