@@ -1,24 +1,18 @@
-#!/usr/bin/env python3
-"""Random histories of runs on three hosts, with kills and partitions: what must stay never goes, what is to go does.
+"""One run on several hosts as a random history makes it, and what is known of it: what had to stay, and what is to go.
 
-Each round is the history of one run: saves from any host, policies that change, pins, holds, open files, metrics,
-abandoned directories, `retain --now`, while the daemons apply the policies by themselves. tests/support/retention_model.py
-says what had to stay. Options: tests/support/cluster_world.py, and --rounds N (60).
+Saves from any host, policies that change, pins, holds, open files, metrics, abandoned directories, `retain --now`, while
+the daemons apply the policies by themselves. tests/support/retention_model.py says what had to stay.
 """
 
 import contextlib
 import json
 import os
 import shutil
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cluster import wait_until
-from cluster_world import main, read, write
+from cluster_world import read, write
 from retention_model import Checkpoint, Policy, may_go
 
-OPS_PER_ROUND = 6
-OPS_PER_FAULT = 90
 KEPT_INSIDE = "train_ds*"
 METRICS = ("loss", "score")
 GOING = ".cairnfs-going-"
@@ -32,7 +26,8 @@ class Run:
         self.cut_off = set()  # names of hosts whose open files may not be seen
         self.policy, self.policy_is_set = None, False
         self.keep_inside = self.random.choice(("", "", KEPT_INSIDE))
-        self.checkpoints, self.may_be_gone, self.contents = {}, set(), {}
+        self.checkpoints, self.may_be_gone = {}, set()
+        self.contents, self.metrics = {}, {}  # of each name that was ever saved
         self.open_files, self.temporaries = {}, {}  # (name, host) -> file; name -> whether it may go
         self.next_step = self.random.randrange(1, 20)
         os.mkdir(self.any_host().path(name))
@@ -53,14 +48,19 @@ class Run:
     def pick(self, among=None):
         return self.random.choice(sorted(self.checkpoints if among is None else among) or [None])
 
+    def may_be_there(self):
+        """The checkpoints that the daemons may find: a list for each case."""
+        return [list(self.checkpoints.values())]
+
     def note(self):
         """After each change: what the policy lets go now, whichever open files it sees."""
         now = float("inf") if self.policy and self.policy.keep_seconds < 60 else 0
-        for unseen in (set(), self.cut_off):
-            def sees_open(one, unseen=unseen):
-                return bool(one.open_on - unseen)
-            gone = may_go(self.policy, list(self.checkpoints.values()), now, sees_open)
-            self.may_be_gone |= {f"step-{one.step}" for one in gone}
+        for checkpoints in self.may_be_there():
+            for unseen in (set(), self.cut_off):
+                def sees_open(one, unseen=unseen):
+                    return bool(one.open_on - unseen)
+                gone = may_go(self.policy, checkpoints, now, sees_open)
+                self.may_be_gone |= {f"step-{one.step}" for one in gone}
         if self.policy and 0 < self.policy.abandoned_seconds < 60:
             self.temporaries = dict.fromkeys(self.temporaries, True)
 
@@ -83,7 +83,8 @@ class Run:
 
     # What may happen to it. Each ends with what is known of it up to date.
 
-    def save(self):
+    def write_next(self):
+        """Writes the next checkpoint under a name that is none: the host, that name, and its own."""
         goes_back = self.random.random() < 0.15 and self.next_step > 3
         step = self.random.randrange(1, self.next_step) if goes_back else self.next_step
         if f"step-{step}" in self.contents:
@@ -100,10 +101,18 @@ class Run:
         write(saved + "/metrics.json", json.dumps(metrics).encode())
         for path in (saved, *(f"{saved}/{file}" for file in os.listdir(saved))):
             os.chown(path, self.owner, self.owner)
-        os.rename(saved, self.path(name, host))
+        self.contents[name], self.metrics[name] = content, metrics
+        return host, saved, name
+
+    def note_commit(self, name):
+        """That it is there, as its record says."""
         committed_at = json.loads(os.getxattr(self.path(name), "user.cairnfs.commit"))["committed_at"]
-        self.checkpoints[name] = Checkpoint(step, committed_at, metrics)
-        self.contents[name] = content
+        self.checkpoints[name] = Checkpoint(int(name.removeprefix("step-")), committed_at, self.metrics[name])
+
+    def save(self):
+        host, saved, name = self.write_next()
+        os.rename(saved, self.path(name, host))
+        self.note_commit(name)
 
     def change(self, name, how):
         """Whether what was tried on a checkpoint was done: it may have gone by then, if something has let it go."""
@@ -230,11 +239,15 @@ class Run:
            set_policy, end_policy, apply_now)
 
     def go_on(self):
-        self.random.choice(Run.OPS)(self)
+        self.random.choice(self.OPS)(self)
         self.note()
         self.check()
 
     # How it has to end.
+
+    def lose(self, host):
+        """Its daemon was killed, or it was cut off from the others: what was open there is closed."""
+        self.close_files(of_host=lambda name: name == host.name)
 
     def settle(self):
         """From here on nothing changes but what the policy does."""
@@ -276,84 +289,3 @@ class Run:
                     left = os.listdir(self.path(name))
                     assert self.keep_inside and left == ["train_ds-0"], f"{left} is left of {self.name}/{name}: {self}"
         self.close_files()
-
-
-def kill(world, runs):
-    host = world.random.choice(world.hosts)
-    host.kill()
-    for run in runs:
-        run.close_files(of_host=lambda name: name == host.name)
-        run.note()
-    host.mount()
-
-
-def cut_off(world, runs, go_on):
-    """One host from all others, for less or more than its lease, while the runs go on at the others."""
-    # Where the first host serves the names, the others can do nothing without it.
-    host = world.random.choice(world.hosts[0 if world.cluster.etcd else 1:])
-    others = [other for other in world.hosts if other is not host]
-    for run in runs:
-        run.cut_off = {host.name}
-        run.note()
-    world.cluster.split([host], others + world.cluster.etcd)
-    if world.random.random() < 0.5:
-        world.cluster.wait_for_states({host.name: "down"}, at=others)
-    go_on()
-    world.cluster.heal()
-    world.cluster.wait_for_states({one.name: "up" for one in world.hosts})
-    for run in runs:
-        run.cut_off = set()
-        run.close_files(of_host=lambda name: name == host.name)
-        run.note()
-
-
-def random_histories(world):
-    rounds = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else 60
-    runs = [Run(world, world.hosts, f"run-{number}") for number in range(rounds)]
-    faults = 0
-
-    def go_on(times):
-        for _ in range(times):
-            world.random.choice(runs).go_on()
-
-    for _ in range(max(2, rounds * OPS_PER_ROUND // OPS_PER_FAULT)):
-        go_on(OPS_PER_FAULT - 10)
-        if world.random.random() < 0.5:
-            kill(world, runs)
-            go_on(10)
-        else:
-            cut_off(world, runs, lambda: go_on(10))
-        faults += 1
-    for run in runs:
-        run.settle()
-    for run in world.random.sample(runs, max(1, rounds // 4)):
-        run.dry_run_agrees()
-    for run in runs:
-        run.end()
-    gone = sum(not run.is_there(name) for run in runs for name in run.checkpoints)
-    assert gone >= rounds, f"of {rounds} runs only {gone} checkpoints went: nothing was tried"
-    for run in runs:
-        shutil.rmtree(world.hosts[0].path(run.name))
-    return f"{rounds} runs, {faults} faults, {gone} checkpoints and more went"
-
-
-def a_wrong_removal_is_noticed(world):
-    run = Run(world, world.hosts, "run-0")
-    for _ in range(3):
-        run.save()
-    run.policy = Policy(keep_last=2)  # which no daemon knows
-    run.note()
-    run.check()
-    shutil.rmtree(run.path("step-%d" % max(one.step for one in run.checkpoints.values())))
-    try:
-        run.check()
-    except AssertionError:
-        shutil.rmtree(run.path(""))
-        return
-    raise AssertionError("a checkpoint that had to stay is gone, and nobody noticed")
-
-
-CASES = (a_wrong_removal_is_noticed, random_histories)
-
-if __name__ == "__main__":
-    sys.exit(main(CASES, one_store=True))
