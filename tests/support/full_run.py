@@ -15,12 +15,15 @@ from run_history import Run
 
 PATTERN = r"step-(\d+)"
 NONE_FOUND = 8  # the exit code
+TICKETS_MAX = 60  # of a user 64 results are kept
 WHOLE_FILE = "latest.json"  # of which the root of the filesystem has the pattern, in user.cairnfs.atomic_files
 
 
 class FullRun(Run):
     """under_way: the checkpoints whose commit was deferred, by name, with their tickets. whole: what the file that
     appears whole holds; rewriting: the host on which it is being rewritten, the file and what it will hold."""
+
+    tickets = 0  # of all runs, whose results wait to be asked for
 
     def __init__(self, world, hosts, name):
         self.under_way, self.whole, self.rewriting = {}, None, None
@@ -43,6 +46,9 @@ class FullRun(Run):
     # Deferred commits.
 
     def begin_commit(self):
+        if FullRun.tickets >= TICKETS_MAX:
+            return
+        FullRun.tickets += 1
         host, saved, name = self.write_next()
         step = int(name.removeprefix("step-"))
         self.under_way[name] = Checkpoint(step, float("inf"), self.metrics[name]), None
@@ -57,6 +63,7 @@ class FullRun(Run):
         told = host.cairnfs("commit", "--wait", ticket, host.mount_point, timeout=400).strip()
         assert told == self.path(name, host), (told, str(self))
         del self.under_way[name]
+        FullRun.tickets -= 1
         with contextlib.suppress(OSError) if name in self.may_be_gone else contextlib.nullcontext():
             self.note_commit(name)
 
