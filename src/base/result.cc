@@ -31,12 +31,13 @@ std::string_view ErrorCodeName(ErrorCode code) {
     case ErrorCode::kBusy: return "busy";
     case ErrorCode::kStale: return "stale";
     case ErrorCode::kValueTooLarge: return "value too large";
+    case ErrorCode::kSealed: return "sealed";
   }
   return "unknown";
 }
 
 std::optional<ErrorCode> ErrorCodeOfName(std::string_view name) {
-  for (int code = 0; code <= static_cast<int>(ErrorCode::kValueTooLarge); code++) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kSealed); code++) {
     if (ErrorCodeName(static_cast<ErrorCode>(code)) == name) return static_cast<ErrorCode>(code);
   }
   return std::nullopt;

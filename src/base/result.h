@@ -38,6 +38,7 @@ enum class ErrorCode {
   kBusy,
   kStale,          // the object was there and is gone
   kValueTooLarge,  // xattr past the limit
+  kSealed,         // nothing can be changed below a sealed directory
 };
 
 std::string_view ErrorCodeName(ErrorCode code);

@@ -30,6 +30,7 @@ int ErrnoOf(const Error& error) {
     case ErrorCode::kBusy: return EBUSY;
     case ErrorCode::kStale: return ESTALE;
     case ErrorCode::kValueTooLarge: return E2BIG;
+    case ErrorCode::kSealed: return EROFS;
   }
   return EIO;
 }

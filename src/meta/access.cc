@@ -104,6 +104,7 @@ Attr AttrOf(InodeId inode, const InodeRecord& record) {
   attr.uid = record.uid;
   attr.gid = record.gid;
   attr.nlink = record.nlink;
+  attr.seal = record.seal;
   attr.rdev = record.rdev;
   attr.size = IsDirectory(record) ? kDirectorySize : record.symlink_target.size();
   attr.atime = record.atime;

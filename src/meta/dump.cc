@@ -177,7 +177,7 @@ Error StrangeKey(std::string_view key) {
 }  // namespace
 
 bool IsInDump(std::string_view key) {
-  return !key.empty() && std::string_view("ACDEHIJNOPTVXYt").find(key[0]) != std::string_view::npos;
+  return !key.empty() && std::string_view("ACDEHIJNOPTVXYst").find(key[0]) != std::string_view::npos;
 }
 
 Status CheckDumpEntry(std::string_view key, std::string_view value) {
@@ -188,9 +188,14 @@ Status CheckDumpEntry(std::string_view key, std::string_view value) {
       case 'C': return {};
       case 'H': return CheckDecodes<FilesystemHeader>(value);
       case 'N': return CheckNumber(value, kRootInode.value + 1);
+      case 's':
       case 'V': return CheckNumber(value, 0);
       default: return StrangeKey(key);
     }
+  }
+  if (key[0] == SealsKey()[0]) {
+    const bool is_sound = InodeOfKey(key, SealsKey()) && value.empty();
+    return is_sound ? Status() : Status(StrangeKey(key));
   }
   if (key[0] == kTrashLetter) {
     const auto parts = DecodeTrashKey(key);

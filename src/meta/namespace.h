@@ -29,6 +29,7 @@
 #include "kv/store.h"
 #include "meta/commit_record.h"
 #include "meta/records.h"
+#include "meta/seals.h"
 #include "meta/trash_record.h"
 
 namespace cairnfs::meta {
@@ -53,9 +54,10 @@ struct Attr {
   uint64_t content_revision = 0;
   // The same of its I record, which changes with each extended attribute too. 0: not told.
   uint64_t inode_revision = 0;
-  std::vector<Mark> marks;  // if they were asked for
-  bool in_trash = false;    // of what an operation has removed: it went to the trash, and is no orphan
-  uint64_t generation = 0;  // fs sets it: Inode::generation
+  std::vector<Mark> marks;            // if they were asked for
+  SealState seal = SealState::kNone;  // directories
+  bool in_trash = false;              // of what an operation has removed: it went to the trash, and is no orphan
+  uint64_t generation = 0;            // fs sets it: Inode::generation
 };
 
 // Has what loses its last name go to the trash.
@@ -151,6 +153,8 @@ struct RenameParams {
   std::optional<CommitRecord> commit = {};
   std::optional<TrashParams> trash = {};  // for what it replaces
   std::function<bool(InodeId directory)> was_written_below = {};
+  bool wants_seal = false;             // what it moves is to be sealed, for fs
+  std::optional<uint64_t> seals = {};  // the directory that it moves, which has this mark (MarkSealing)
   // Asked about what the first name leads to. Nothing that it reads of that inode's attributes changes before the
   // rename is made; an error refuses the rename.
   std::function<Status(InodeId moved)> may_move = {};
@@ -192,6 +196,7 @@ struct PolicyEffect {
   enum class Own { kNone, kHasOne, kHasNone } own = Own::kNone;  // the directory itself, from then on
   bool touches_above = false;  // the policy of the directory that it lies in has something to do
   bool ends_commit = false;    // its record of a commit goes
+  bool only_keeps = false;     // a pin or a hold, which change nothing of what is sealed
 };
 
 inline constexpr size_t kDirectoryTimesStripes = 64;
@@ -326,12 +331,57 @@ class Namespace {
   };
   Result<Cleared> ClearDoomed(const Context& context, InodeId directory);
 
+  // Of a directory; kNone of all else.
+  Result<SealState> SealOf(const Context& context, InodeId inode);
+  // To kNone, kAtCommit or kCommits. kSealed: it is sealed, and not to be kNone; or it lies below a sealed directory.
+  // kNotDirectory; kNotFound: it, or a directory above it, is removed.
+  Status SetSeal(const Context& context, InodeId directory, SealState to);
+  // From now on nothing below can be changed, but it is not known yet whether anybody writes there. Of one that is
+  // sealed already nothing is changed (Marked::before). Errors as of SetSeal; after one nothing is marked.
+  enum class SealFor { kItself, kCommit };
+  struct Marked {
+    SealState before = SealState::kNone;
+    uint64_t mark = 0;  // another one each time
+  };
+  Result<Marked> MarkSealing(const Context& context, InodeId directory, SealFor what);
+  // Makes it sealed, or what it was before. kBusy: the mark is another by now.
+  enum class SealEnd { kSeal, kReopen };
+  Status EndSealing(const Context& context, InodeId directory, const Marked& marked, SealEnd end);
+  // kSealed: the inode is sealed, or below a directory that is; as this process saw the seals last (ForgetSeals). Takes
+  // long where it does not KnowSealsOf it: all names are looked at, once for all such files.
+  Status CheckUnsealed(const Context& context, InodeId inode);
+  bool KnowsSealsOf(const Context& context, InodeId inode);
+  // kSealed: a directory below this one, or itself, is sealed.
+  Status CheckNoneSealedBelow(const Context& context, InodeId directory);
+  // The name of a directory.
+  struct DirectoryName {
+    InodeId parent;
+    std::string name;
+  };
+  Result<DirectoryName> NameOf(const Context& context, InodeId directory);
+  // Those that have a name below the directory, or are to get one there. Where a record does not tell, all names are
+  // looked at.
+  Result<std::vector<InodeId>> FindNamedBelow(const Context& context, InodeId directory,
+                                              const std::vector<InodeId>& inodes);
+  // What was seen of the seals may be old: they are read anew.
+  void ForgetSeals() { seals_.Forget(); }
+
   // The path of a directory entry for messages: "a/b/c" below the root by walking up from `parent`; best effort.
   std::string PathOf(const Context& context, InodeId parent, std::string_view name);
   // The path of an inode, by the directory that its record names; "#" and its number where it names none.
   std::string PathOfInode(const Context& context, InodeId inode);
 
  private:
+  // For one attempt of an operation that changes these inodes, or names in these directories. kSealed: one of them is
+  // below a seal. Otherwise the revision that the transaction is to compare the key `s` with.
+  Result<uint64_t> CheckUnsealed(const Context& context, int attempt, std::initializer_list<InodeId> inodes);
+  // Of the first attempt: as they were seen last, which the transaction's compare finds out.
+  Result<Seals> SealsNow(const Context& context, int attempt);
+  Status CheckBelowNone(const Context& context, const Seals& seals, InodeId directory);
+  Status CheckInodeBelowNone(const Context& context, const Seals& seals, InodeId inode);
+  Result<std::shared_ptr<const SealsSeen::Inodes>> LinkedBelowSeals(const Context& context, const Seals& seals);
+  using SealChange = std::function<Result<bool>(InodeRecord& record, const Seals& seals)>;
+  Status ChangeSeal(const Context& context, InodeId directory, const SealChange& change);
   Result<InodeId> AllocateInode(const Context& context);
   // To be called when another host has used the number `taken`: then the numbers that were reserved with it are not
   // this host's either.
@@ -363,6 +413,7 @@ class Namespace {
     InodeId parent;
     std::string_view name;
     Entry& entry;
+    uint64_t seals_revision = 0;  // to be compared
   };
   // Whether it went to the trash.
   Result<bool> CommitRemoval(const Context& context, const Removal& removal, const std::optional<TrashParams>& trash);
@@ -373,6 +424,7 @@ class Namespace {
   const DurablePut durable_put_;
   const Options options_;
   const std::unique_ptr<Hints> hints_;  // null unless remote
+  SealsSeen seals_;
   // Lock order: stripes by index. Held while an operation takes the time and commits: access.h, DirectoryTimesLock.
   std::array<Mutex, kDirectoryTimesStripes> directory_times_stripes_;
   Mutex allocation_mutex_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint8_t kRecordVersion = 1;
 constexpr uint8_t kInodeWithParent = 2;  // record version of what is no directory and names one all the same
+constexpr uint8_t kInodeWithSeal = 3;    // record version of a directory that has one
 constexpr std::string_view kHeaderMagic = "CairnFS\n";
 constexpr size_t kUuidBytes = 16;
 
@@ -42,8 +43,11 @@ std::string KeyOf(char kind, InodeId inode, std::string_view name) {
 }  // namespace
 
 std::string InodeRecord::Encode() const {
-  return Encoder()
-      .U8(parent.value != 0 && (mode & S_IFMT) != S_IFDIR ? kInodeWithParent : kRecordVersion)
+  const bool is_directory = (mode & S_IFMT) == S_IFDIR;
+  Encoder encoder;
+  encoder
+      .U8(seal != SealState::kNone ? kInodeWithSeal
+                                   : (parent.value != 0 && !is_directory ? kInodeWithParent : kRecordVersion))
       .U32(mode)
       .U32(uid)
       .U32(gid)
@@ -53,8 +57,9 @@ std::string InodeRecord::Encode() const {
       .Time(mtime)
       .Time(ctime)
       .U64(parent.value)
-      .LengthPrefixed(symlink_target)
-      .Take();
+      .LengthPrefixed(symlink_target);
+  if (seal != SealState::kNone) encoder.U8(static_cast<uint8_t>(seal)).U64(seal_mark);
+  return encoder.Take();
 }
 
 Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
@@ -71,16 +76,23 @@ Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
   record.ctime = decoder.Time();
   record.parent.value = decoder.U64();
   record.symlink_target = decoder.LengthPrefixed();
+  const uint8_t seal = version == kInodeWithSeal ? decoder.U8() : 0;
+  if (version == kInodeWithSeal) record.seal_mark = decoder.U64();
   if (!decoder.Finished()) return Corrupt("inode record", "it is cut short or too long");
-  if (version != kRecordVersion && version != kInodeWithParent) {
+  if (version != kRecordVersion && version != kInodeWithParent && version != kInodeWithSeal) {
     return Corrupt("inode record", "unknown record version");
   }
+  if ((seal == 0) == (version == kInodeWithSeal) || seal > static_cast<uint8_t>(kSealStateMax)) {
+    return Corrupt("inode record", "unknown state of a seal");
+  }
+  record.seal = static_cast<SealState>(seal);
   const uint32_t type = record.mode & S_IFMT;
   if (!IsFileType(type) || (record.mode & ~uint32_t{S_IFMT | 07777}) != 0) {
     return Corrupt("inode record", "its mode is none of a file");
   }
   const bool has_parent = type == S_IFDIR || version == kInodeWithParent;
-  if (has_parent != (record.parent.value != 0) || (type == S_IFDIR && version != kRecordVersion)) {
+  if (has_parent != (record.parent.value != 0) || (type == S_IFDIR && version == kInodeWithParent) ||
+      (type != S_IFDIR && seal != 0)) {
     return Corrupt("inode record", "parent and type disagree");
   }
   if ((type == S_IFLNK) == record.symlink_target.empty()) {
@@ -249,6 +261,14 @@ std::string HeaderKey() { return "H"; }
 std::string InodeKey(InodeId inode) { return KeyOf('I', inode); }
 std::string FileKey(InodeId inode) { return KeyOf('D', inode); }
 std::string DentryKey(InodeId parent, std::string_view name) { return KeyOf('E', parent, name); }
+std::optional<InodeId> ParentOfDentryKey(std::string_view key) {
+  Decoder decoder(key);
+  const char letter = static_cast<char>(decoder.U8());
+  const InodeId parent{decoder.BigEndianU64()};
+  if (letter != 'E' || !decoder.ok() || decoder.remaining() == 0) return std::nullopt;
+  return parent;
+}
+
 std::string DentryPrefix(InodeId parent) { return KeyOf('E', parent); }
 std::string DirectoryTimesKey(InodeId inode) { return KeyOf('T', inode); }
 std::string XattrKey(InodeId inode, std::string_view name) { return KeyOf('X', inode, name); }

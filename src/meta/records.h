@@ -15,6 +15,7 @@
 //   F <ns be64> node      a commit that was refused at that time
 //   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   VW <ino be64>         files that appear whole: what was set for a directory, and what is below it
+//   s                     how many directories are sealed (seals.h)
 //   V                     bumped by every move of a directory between directories (no cycles)
 //   G                     bytes freed that no collection has looked at: only between a clean stop and the next start
 //   C                     settings of a cluster (src/daemon/cluster_settings.h)
@@ -28,6 +29,7 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "meta/seals.h"
 
 namespace cairnfs::meta {
 
@@ -38,9 +40,11 @@ struct InodeRecord {
   uint64_t rdev = 0;
   Timestamp atime, mtime, ctime;  // of a directory: mtime and ctime are the later of these and its T record's;
                                   // of a regular file with a D record: that record's mtime, and the later ctime
-  InodeId parent;              // directories; in a cluster also of others: where the last name was made, 0 where that
+  InodeId parent;              // in which it lies; of what is no directory: where the last name was made, 0 where that
                                // is not known
   std::string symlink_target;  // symbolic links only
+  SealState seal = SealState::kNone;  // directories only
+  uint64_t seal_mark = 0;             // of one that is being sealed: Namespace::MarkSealing
 
   std::string Encode() const;
   static Result<InodeRecord> Decode(std::string_view value);
@@ -119,6 +123,7 @@ std::string InodeKey(InodeId inode);
 std::string FileKey(InodeId inode);
 std::string DentryKey(InodeId parent, std::string_view name);
 std::string DentryPrefix(InodeId parent);
+std::optional<InodeId> ParentOfDentryKey(std::string_view key);  // nullopt for another key
 std::string DirectoryTimesKey(InodeId inode);
 // The extended attribute that holds file capabilities.
 inline constexpr std::string_view kCapabilityXattr = "security.capability";

@@ -29,14 +29,14 @@ Status Validate(const CreateParams& params) {
   return {};
 }
 
-InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const InodeRecord& parent, bool name_parent) {
+InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const InodeRecord& parent) {
   InodeRecord record;
   record.mode = params.mode & (S_IFMT | 07777);
   record.uid = params.uid;
   record.gid = params.gid;
   record.nlink = params.without_name ? 0 : 1;
   if (S_ISCHR(record.mode) || S_ISBLK(record.mode)) record.rdev = params.rdev;
-  if (S_ISDIR(record.mode) || name_parent) record.parent = parent_id;
+  record.parent = parent_id;
   if (S_ISLNK(record.mode)) record.symlink_target = params.symlink_target;
   if ((parent.mode & S_ISGID) != 0) {
     record.gid = parent.gid;
@@ -80,17 +80,20 @@ Result<Attr> Namespace::Create(const Context& context, InodeId parent, std::stri
         inode.reset();
       }
     }
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {parent}));
     if (!inode) {
       CAIRNFS_ASSIGN_OR_RETURN(inode, AllocateInode(context));
       if (numbered) numbered(*inode);
     }
-    InodeRecord record = MakeInode(params, parent, directory.record, options_.remote);
+    InodeRecord record = MakeInode(params, parent, directory.record);
     DirectoryTimesLock lock(directory_times_stripes_, options_, parent);
     const Timestamp now = TimeFor(parent);
     record.atime = record.mtime = record.ctime = now;
     kv::Transaction transaction;
     transaction.makes_names_for = params.uid;
-    transaction.IfRevision(InodeKey(parent), directory.revision).Put(InodeKey(*inode), record.Encode());
+    transaction.IfRevision(InodeKey(parent), directory.revision)
+        .IfRevision(SealsKey(), seals)
+        .Put(InodeKey(*inode), record.Encode());
     if (params.without_name) {
       transaction.Put(OrphanKey(*inode), "");
     } else {

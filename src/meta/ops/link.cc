@@ -24,14 +24,16 @@ Result<Attr> Namespace::Link(const Context& context, InodeId inode, InodeId new_
       return MakeError(ErrorCode::kTooManyLinks,
                        Describe(inode) + " has " + std::to_string(record.nlink) + " links, as many as there may be");
     }
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {new_parent, inode}));
     DirectoryTimesLock lock(directory_times_stripes_, options_, new_parent);
     const Timestamp now = TimeFor(new_parent);
     record.nlink++;
-    if (options_.remote) record.parent = new_parent;
+    record.parent = new_parent;
     record.ctime = now;
     kv::Transaction transaction;
     transaction.makes_names_for = uid;
     transaction.IfRevision(InodeKey(new_parent), directory.revision)
+        .IfRevision(SealsKey(), seals)
         .IfRevision(InodeKey(inode), target.revision)
         .IfAbsent(DentryKey(new_parent, new_name))
         .Put(InodeKey(inode), record.Encode())

@@ -27,12 +27,12 @@ struct Plan {
   std::optional<Versioned<uint64_t>> moves;    // V: compared and bumped when a directory changes its parent
   bool crosses = false;                        // the two parents differ
   bool may_move_directory = true;              // V was read before, or with, all else
-  bool names_parents = false;                  // records of all types name their directory
   // Directories that get a record of this commit, with the revision of the one that they have.
   std::vector<std::pair<InodeId, uint64_t>> committed;
   bool names_unnamed = false;    // it was made without a name, and gets its first one
   std::vector<InodeId> touched;  // directories that have a policy, and get a checkpoint by this
   bool unchanged = false;
+  uint64_t seals_revision = 0;
   std::optional<TrashRecord> removed;  // of what it replaces, which goes to the trash
 };
 
@@ -145,6 +145,26 @@ Status CheckMayTake(const RenameParams& params, const Plan& plan) {
   return params.may_take(plan.to ? std::optional(Target{plan.to->id(), plan.to->inode.record.uid}) : std::nullopt);
 }
 
+// A directory that is sealed keeps its name. One that is sealed by this has the mark of it until then.
+Status PlanSeals(const RenameParams& params, Plan& plan) {
+  InodeRecord& record = plan.from.inode.record;
+  SealState& state = record.seal;
+  if (params.seals && (!IsSealing(state) || record.seal_mark != *params.seals)) {
+    return MakeError(ErrorCode::kBusy, "its seal was changed meanwhile; try again");
+  }
+  const bool is_replaced = plan.to && Blocks(plan.to->inode.record.seal);
+  if (is_replaced || (!params.seals && Blocks(state))) {
+    return MakeError(ErrorCode::kSealed,
+                     "a directory that is sealed keeps its name: its owner and root can end that "
+                     "(cairnfs unseal)");
+  }
+  if (params.seals) {
+    state = SealState::kSealed;
+    record.seal_mark = 0;
+  }
+  return {};
+}
+
 // The checks come in the order in which Linux makes them.
 Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
   Plan plan;
@@ -189,7 +209,8 @@ void AddCompares(const RenameParams& params, const Plan& plan, kv::Transaction& 
     transaction.IfRevision(DentryKey(params.from_parent, params.from_name), plan.from.dentry.revision);
   }
   transaction.IfRevision(DentryKey(params.to_parent, params.to_name), plan.to ? plan.to->dentry.revision : 0)
-      .IfRevision(InodeKey(plan.from.id()), plan.from.inode.revision);
+      .IfRevision(InodeKey(plan.from.id()), plan.from.inode.revision)
+      .IfRevision(SealsKey(), plan.seals_revision);
   if (plan.to) transaction.IfRevision(InodeKey(plan.to->id()), plan.to->inode.revision);
   if (plan.to_parent_revision) transaction.IfRevision(InodeKey(params.to_parent), *plan.to_parent_revision);
   if (plan.moves) {
@@ -200,11 +221,10 @@ void AddCompares(const RenameParams& params, const Plan& plan, kv::Transaction& 
 }
 
 // Puts the entry's inode under a name, which may be in another directory.
-void PutMoved(Entry& entry, bool names_parent, InodeId parent, std::string_view name, Timestamp now,
-              kv::Transaction& transaction) {
+void PutMoved(Entry& entry, InodeId parent, std::string_view name, Timestamp now, kv::Transaction& transaction) {
   InodeRecord& record = entry.inode.record;
   record.ctime = now;
-  if (IsDirectory(record) || names_parent) record.parent = parent;
+  record.parent = parent;
   transaction.Put(InodeKey(entry.id()), record.Encode()).Put(DentryKey(parent, name), entry.dentry.record.Encode());
 }
 
@@ -214,7 +234,7 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
   transaction.may_lengthen = params.may_lengthen;
   AddCompares(params, plan, transaction);
   if (params.mode == RenameMode::kExchange) {
-    PutMoved(*plan.to, plan.names_parents, params.from_parent, params.from_name, now, transaction);
+    PutMoved(*plan.to, params.from_parent, params.from_name, now, transaction);
   } else {
     if (plan.names_unnamed) {
       plan.from.inode.record.nlink = 1;
@@ -231,7 +251,7 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
       }
     }
   }
-  PutMoved(plan.from, plan.names_parents, params.to_parent, params.to_name, now, transaction);
+  PutMoved(plan.from, params.to_parent, params.to_name, now, transaction);
   PutDirectoryTimes(transaction, params.to_parent, now);
   if (plan.crosses && !plan.names_unnamed) PutDirectoryTimes(transaction, params.from_parent, now);
   for (const auto& [directory, revision] : plan.committed) {
@@ -278,12 +298,18 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
     kv::KvStore& store =
         LookAt(context, ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
     CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(context, store, params, may_move_directory));
-    plan.names_parents = options_.remote;
     RenameResult result;
     result.moved = plan.from.id();
     result.moved_type = plan.from.inode.record.mode & S_IFMT;
     result.unchanged = plan.unchanged;
+    if (plan.unchanged && params.seals) {
+      CAIRNFS_RETURN_IF_ERROR(EndSealing(context, result.moved, {SealState::kNone, *params.seals}, SealEnd::kSeal));
+    }
     if (plan.unchanged) return result;
+    CAIRNFS_ASSIGN_OR_RETURN(
+        plan.seals_revision,
+        CheckUnsealed(context, attempt, {params.unnamed ? params.to_parent : params.from_parent, params.to_parent}));
+    CAIRNFS_RETURN_IF_ERROR(PlanSeals(params, plan));
     {
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.from_parent, params.to_parent);
       kv::Transaction transaction = BuildTransaction(

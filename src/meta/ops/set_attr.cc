@@ -5,7 +5,7 @@
 namespace cairnfs::meta {
 
 Result<Attr> Namespace::SetAttr(const Context& context, InodeId inode, const AttrChanges& changes) {
-  return RetryOnConflict(context, "setattr", PaceOf(options_), [&](int) -> Result<Attr> {
+  return RetryOnConflict(context, "setattr", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     LookAhead ahead(store_);
     kv::KvStore& store = LookAt(context, ahead, inode);
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store, inode));
@@ -13,8 +13,9 @@ Result<Attr> Namespace::SetAttr(const Context& context, InodeId inode, const Att
     if (changes.mtime && IsRegular(record)) {
       return MakeError(ErrorCode::kInvalidArgument, "the content of " + Describe(inode) + " holds its mtime");
     }
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {inode}));
     kv::Transaction transaction;
-    transaction.IfRevision(InodeKey(inode), loaded.revision);
+    transaction.IfRevision(InodeKey(inode), loaded.revision).IfRevision(SealsKey(), seals);
     if (IsDirectory(record) && (changes.mtime || changes.ctime)) {
       // The later of the I and the T record counts, so a time in the past needs the T record out of the way.
       CAIRNFS_ASSIGN_OR_RETURN(auto times, store.Get(context, DirectoryTimesKey(inode)));

@@ -23,8 +23,13 @@ Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_vi
     return MakeError(ErrorCode::kValueTooLarge, "the value of an extended attribute has at most " +
                                                     std::to_string(options_.xattr_value_bytes_max) + " bytes");
   }
-  return RetryOnConflict(context, "setxattr", PaceOf(options_), [&](int) -> Status {
+  return RetryOnConflict(context, "setxattr", PaceOf(options_), [&](int attempt) -> Status {
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadInode(context, store_, inode));
+    kv::Transaction transaction;
+    if (!effect.only_keeps) {
+      CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {inode}));
+      transaction.IfRevision(SealsKey(), seals);
+    }
     const std::string key = XattrKey(inode, name);
     if (mode != XattrMode::kSet || check) {
       CAIRNFS_ASSIGN_OR_RETURN(auto entry, store_.Get(context, key));
@@ -36,7 +41,6 @@ Status Namespace::SetXattr(const Context& context, InodeId inode, std::string_vi
       if (check) CAIRNFS_RETURN_IF_ERROR(check(entry ? std::optional(entry->value) : std::nullopt));
     }
     loaded.record.ctime = Clock::WallTime();
-    kv::Transaction transaction;
     transaction.makes_names_for = uid;
     transaction.IfRevision(InodeKey(inode), loaded.revision)
         .Put(InodeKey(inode), loaded.record.Encode())

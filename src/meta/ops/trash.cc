@@ -91,7 +91,7 @@ Result<uint64_t> Namespace::SumAllocated(const Context& context, const std::vect
 Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& params) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
   const InodeId id = params.entry.parts.inode;
-  return RetryOnConflict(context, "restore", PaceOf(options_), [&](int) -> Result<Attr> {
+  return RetryOnConflict(context, "restore", PaceOf(options_), [&](int attempt) -> Result<Attr> {
     CAIRNFS_ASSIGN_OR_RETURN(const auto found, store_.Get(context, params.entry.key));
     if (!found || found->revision != params.entry.revision) {
       return MakeError(ErrorCode::kNotFound, "the trash does not have it any more");
@@ -108,10 +108,12 @@ Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& par
       if (moves_now.revision != moves.revision) return MakeError(ErrorCode::kConflict, "directories moved");
       return above.error();
     }
-    if (is_directory || options_.remote) inode.record.parent = params.to_parent;
+    inode.record.parent = params.to_parent;
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {params.to_parent}));
     {
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.to_parent);
       kv::Transaction transaction = BuildRestore(params, directory, inode, TimeFor(params.to_parent));
+      transaction.IfRevision(SealsKey(), seals);
       if (is_directory) {
         transaction.IfRevision(MoveKey(), moves.revision).Put(MoveKey(), Encoder().U64(moves.record + 1).Take());
       }

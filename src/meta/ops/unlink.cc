@@ -9,8 +9,9 @@ Result<Attr> Namespace::Unlink(const Context& context, InodeId parent, std::stri
     // The records that this host saw last of a file are as good as a read of them: the compares tell.
     std::optional<Hints::SeenEntry> seen;
     if (hints_ && attempt == 0) seen = hints_->TakeEntry(DentryKey(parent, name));
+    CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {parent}));
     if (seen) {
-      CAIRNFS_ASSIGN_OR_RETURN(seen->attr.in_trash, CommitRemoval(context, {parent, name, seen->entry}, trash));
+      CAIRNFS_ASSIGN_OR_RETURN(seen->attr.in_trash, CommitRemoval(context, {parent, name, seen->entry, seals}, trash));
       seen->attr.nlink = seen->entry.inode.record.nlink;
       seen->attr.ctime = std::max(seen->attr.ctime, seen->entry.inode.record.ctime);
       return std::move(seen->attr);
@@ -19,7 +20,7 @@ Result<Attr> Namespace::Unlink(const Context& context, InodeId parent, std::stri
     kv::KvStore& store = LookAt(context, ahead, {{parent, name}});
     CAIRNFS_ASSIGN_OR_RETURN(auto entry, LoadEntry(context, store, parent, name));
     if (IsDirectory(entry)) return MakeError(ErrorCode::kIsDirectory, Describe(parent, name) + " is a directory");
-    CAIRNFS_ASSIGN_OR_RETURN(const bool in_trash, CommitRemoval(context, {parent, name, entry}, trash));
+    CAIRNFS_ASSIGN_OR_RETURN(const bool in_trash, CommitRemoval(context, {parent, name, entry, seals}, trash));
     Attr attr = LoadAttrOrBasics(context, store, entry.id(), entry.inode.record);
     attr.in_trash = in_trash;
     return attr;
@@ -42,6 +43,7 @@ Result<bool> Namespace::CommitRemoval(const Context& context, const Removal& rem
   kv::Transaction transaction;
   transaction.IfRevision(DentryKey(removal.parent, removal.name), entry.dentry.revision)
       .IfRevision(InodeKey(entry.id()), entry.inode.revision)
+      .IfRevision(SealsKey(), removal.seals_revision)
       .Delete(DentryKey(removal.parent, removal.name));
   if (IsDirectory(entry) && !(in_trash && trash->whole)) AddDirectoryEmptyCompare(transaction, entry.id());
   if (in_trash) {

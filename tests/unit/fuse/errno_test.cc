@@ -34,6 +34,7 @@ const std::vector<Row> kTable = {
     {ErrorCode::kIsDirectory, EISDIR},
     {ErrorCode::kNotEmpty, ENOTEMPTY},
     {ErrorCode::kTooManyLinks, EMLINK},
+    {ErrorCode::kSealed, EROFS},
     {ErrorCode::kNoData, ENODATA},
     {ErrorCode::kRange, ERANGE},
     {ErrorCode::kInterrupted, EINTR},
