@@ -44,6 +44,13 @@
  * EBUSY: it is pinned or held. ENOENT: it does not have that name. What stays of it has its own name again, and this:
  * it is no checkpoint until its owner or root removes the attribute. */
 #define CAIRNFS_XATTR_REMOVING CAIRNFS_XATTR_PREFIX "removing"
+/* Of a directory, for its owner and root to set and remove: "1": nothing below it can be changed (EROFS); "at-commit":
+ * its next rename seals it; "commits": each directory that is renamed into it is sealed by that. Also answers "sealing"
+ * and, for what lies below, "below". EBUSY: a process has a file below open for writing. */
+#define CAIRNFS_XATTR_SEALED CAIRNFS_XATTR_PREFIX "sealed"
+/* Of a directory, for its owner and root: a line for each file below it that a process has open for writing, a few of
+ * many. It is answered, not stored. */
+#define CAIRNFS_XATTR_WRITERS CAIRNFS_XATTR_PREFIX "writers"
 /* Of the directory of a run, for its owner and root: when its policy was last applied by itself, and what came of that,
  * as JSON; docs/commits.md has the keys. It is answered, not stored. ENODATA: it was not yet. */
 #define CAIRNFS_XATTR_RETAINED CAIRNFS_XATTR_PREFIX "retained"

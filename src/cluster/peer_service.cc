@@ -17,7 +17,8 @@ constexpr unsigned kAskThreads = 2;
 constexpr unsigned kOrphanThreads = 2;
 constexpr std::chrono::milliseconds kRetryPauseMax{400};
 
-constexpr size_t kPlacesMax = 1 << 19;  // a head has 8 MiB at most
+constexpr size_t kPlacesMax = 1 << 19;                               // a head has 8 MiB at most
+constexpr std::string_view kAskForWritten = "w", kAskForSeal = "s";  // requests of OpenPlaces
 
 Error NobodyAnswers() { return MakeError(ErrorCode::kUnavailable, "no filesystem runs on this node"); }
 Error NobodyWaits() { return MakeError(ErrorCode::kInterrupted, "nobody waits for the answer any more"); }
@@ -98,10 +99,12 @@ class PeerServiceImpl final : public PeerService, public Peers {
     return *std::move(bits);
   }
 
-  Result<std::vector<InodeId>> OpenPlaces(const Context& context, const NodeId& node) override {
-    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, PeerMethod::kOpenPlaces, {}));
-    auto places = DecodeInodes(reply.head);
-    if (places) return *std::move(places);
+  Result<std::vector<InodeId>> OpenFiles(const Context& context, const NodeId& node, OpenWhat what) override {
+    const PeerMessage request{
+        std::string(what == OpenWhat::kPlaces ? "" : (what == OpenWhat::kWritten ? kAskForWritten : kAskForSeal)), {}};
+    CAIRNFS_ASSIGN_OR_RETURN(PeerMessage reply, CallWithin(context, node, PeerMethod::kOpenPlaces, request));
+    auto inodes = DecodeInodes(reply.head);
+    if (inodes) return *std::move(inodes);
     return MakeError(ErrorCode::kIo, "node " + node.ToHex() + " answered what cannot be decoded");
   }
 
@@ -149,15 +152,19 @@ class PeerServiceImpl final : public PeerService, public Peers {
   }
 
   void TellOpenPlaces(std::string_view head, const PeerServer::Respond& respond) {
-    if (!head.empty()) return respond(MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"));
+    if (!head.empty() && head != kAskForWritten && head != kAskForSeal)
+      return respond(MakeError(ErrorCode::kInvalidArgument, "the request cannot be decoded"));
     const OpenHandler handler = open_handler_.Enter();
     if (!handler) return respond(NobodyAnswers());
-    const std::vector<InodeId> places = handler();
+    const auto inodes = handler(head.empty()          ? OpenWhat::kPlaces
+                                : head == kAskForSeal ? OpenWhat::kWrittenForSeal
+                                                      : OpenWhat::kWritten);
     open_handler_.Leave();
-    if (places.size() > kPlacesMax) {
+    if (!inodes.ok()) return respond(inodes.error());
+    if (inodes->size() > kPlacesMax) {
       return respond(MakeError(ErrorCode::kTooLarge, "it has files open in more directories than it can tell"));
     }
-    respond(PeerMessage{EncodeInodes(places), {}});
+    respond(PeerMessage{EncodeInodes(*inodes), {}});
   }
 
   // The question may be asked again: until the deadline, with pauses that differ from host to host.

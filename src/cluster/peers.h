@@ -13,9 +13,11 @@ namespace cairnfs::cluster {
 // open it from now on: asked only about inodes that have no name left. Any thread; may block.
 using OrphanHandler = std::function<std::vector<bool>(const std::vector<InodeId>& inodes)>;
 
-// Answers for this host: the directories in which processes of this host have files open, each once, by where it last
-// found their names. Any thread; does not block for long.
-using OpenHandler = std::function<std::vector<InodeId>()>;
+// Answers for this host. kPlaces: the directories in which processes of this host have files open, each once, by where
+// it last found their names. kWritten: the files that they have open for writing; kWrittenForSeal: the
+// same, once all opens have ended that had not seen what seals there are now. Any thread; does not block for long.
+enum class OpenWhat { kPlaces, kWritten, kWrittenForSeal };
+using OpenHandler = std::function<Result<std::vector<InodeId>>(OpenWhat what)>;
 
 class Peers {
  public:
@@ -28,7 +30,7 @@ class Peers {
                                                 const std::vector<InodeId>& inodes) = 0;
   // As SetHandler and HoldOrphans. kNotSupported: that node's version does not say.
   virtual void SetOpenHandler(OpenHandler handler) = 0;
-  virtual Result<std::vector<InodeId>> OpenPlaces(const Context& context, const NodeId& node) = 0;
+  virtual Result<std::vector<InodeId>> OpenFiles(const Context& context, const NodeId& node, OpenWhat what) = 0;
 };
 
 }  // namespace cairnfs::cluster

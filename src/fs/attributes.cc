@@ -26,6 +26,19 @@ constexpr size_t kLoggedBytesMax = 512;  // of what a user's wrong value is told
 
 bool IsOwn(std::string_view name) { return name.starts_with(kOwnPrefix); }
 
+std::string_view SealText(meta::SealState state) {
+  switch (state) {
+    case meta::SealState::kNone: return "";
+    case meta::SealState::kAtCommit: return "at-commit";
+    case meta::SealState::kCommits: return "commits";
+    case meta::SealState::kSealing:
+    case meta::SealState::kCommitting:
+    case meta::SealState::kSealingCommits: return "sealing";
+    case meta::SealState::kSealed: return "1";
+  }
+  return "";
+}
+
 // What of the request is in the inode's record: all but the size and a regular file's time of change.
 meta::AttrChanges ChangesOf(const SetAttrRequest& request, const meta::Attr& before, Timestamp now,
                             const Caller& caller) {
@@ -77,10 +90,30 @@ void Attributes::BeforeGiving(InodeId id, const Caller& caller, Done<void> then)
   at_.closing.PublishFirst(inode, caller, std::move(then));
 }
 
+void Attributes::OnceSealsAreKnown(InodeId id, const Caller& caller, Done<void> then) {
+  if (at_.parts.names.KnowsSealsOf(caller.context, id)) return then({});
+  at_.calls.RunToWait(
+      caller, [this, id, caller, then] { then(at_.parts.names.CheckUnsealed(caller.context, id)); }, then);
+}
+
 void Attributes::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller) {
+  auto go_on = [this, id, request, done, caller](const Status& may) {
+    if (!may.ok()) return done(may.error());
+    SetUnsealed(id, request, done, caller);
+  };
+  OnceSealsAreKnown(id, caller, std::move(go_on));
+}
+
+void Attributes::SetUnsealed(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
+                             const Caller& caller) {
   auto set = [this, id, request, caller, done](const Status& may) {
     if (!may.ok()) return done(may.error());
-    SetNow(id, request, done, caller);
+    const auto change = at_.seals.BeginChange(caller.context, id);
+    if (!change.ok()) return done(change.error());
+    const bool lasts = request.size || request.mtime || request.mtime_now;  // else one transaction makes it
+    SetNow(id, request,
+           [gate = lasts ? change->gate : nullptr, done](Result<meta::Attr> attr) { done(std::move(attr)); },
+           {caller, change->session});
   };
   const bool gives = request.mode && (*request.mode & (S_ISUID | S_ISGID)) != 0;
   auto give = [this, id, caller, gives, set, done](const Status& admitted) {
@@ -91,7 +124,8 @@ void Attributes::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::A
   names_.WhenAdmitted(empties ? NameChange::kShortens : NameChange::kAlters, std::move(give), caller);
 }
 
-void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller) {
+void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done, const Begun& begun) {
+  const Caller& caller = begun.caller;
   auto before = at_.parts.names.GetAttr(caller.context, id);
   if (!before.ok()) return done(before.error());
   const bool regular = S_ISREG(before->mode);
@@ -103,13 +137,13 @@ void Attributes::SetNow(InodeId id, const SetAttrRequest& request, const Done<me
   if (request.size && *request.size > kFileSizeMax) {
     return done(MakeError(ErrorCode::kTooLarge, "file size past the format's limit"));
   }
-  const Result<uint64_t> session = SessionOf(request);
-  if (!session.ok()) return done(session.error());
+  const Result<uint64_t> opened = SessionOf(request);
+  if (!opened.ok()) return done(opened.error());
   const Timestamp now = Clock::WallTime();
   if (Status set = SetRecord(*before, request, now, caller); !set.ok()) return done(set.error());
   const bool changes_content = regular && (request.size || request.mtime || request.mtime_now);
   if (!changes_content) return done(names_.GetAttr(caller.context, id));
-  SetContent(id, request, now, *session, done, caller);
+  SetContent(id, request, now, *opened != 0 ? *opened : begun.session, done, caller);
 }
 
 void Attributes::SetContent(InodeId id, const SetAttrRequest& request, Timestamp now, uint64_t session,
@@ -194,6 +228,17 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
     const Status may = at_.keeping.CheckOwner(caller, id);
     return done(may.ok() ? at_.policies.Describe(caller.context, id) : Result<std::string>(may.error()));
   }
+  if (name == CAIRNFS_XATTR_SEALED) {
+    return OnceSealsAreKnown(id, caller, [this, id, caller, done](const Status& known) {
+      const bool is_told = known.ok() || known.error().code == ErrorCode::kSealed;
+      done(is_told ? DescribeSeal(caller.context, id) : Result<std::string>(known.error()));
+    });
+  }
+  if (name == CAIRNFS_XATTR_WRITERS) {
+    return at_.calls.RunToWait(
+        caller, [this, id, caller, done] { done(DescribeWriters(caller, id)); },
+        [done](const Status& refused) { done(refused.error()); });
+  }
   if (name == CAIRNFS_XATTR_OPEN_FILES) {
     const auto count = at_.keeping.CountOpen(caller, id);
     return done(count.ok() ? Result<std::string>(std::to_string(*count)) : count.error());
@@ -220,17 +265,25 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
 }
 
 void Attributes::WhenItMayBeSet(InodeId inode, std::string_view name, const Caller& caller, Done<void> then) {
-  if (name != meta::kCapabilityXattr) return then({});
-  BeforeGiving(inode, caller, std::move(then));
+  auto give = [this, inode, caller, gives = name == meta::kCapabilityXattr, then](const Status& may) {
+    if (!may.ok() || !gives) return then(may);
+    BeforeGiving(inode, caller, then);
+  };
+  OnceSealsAreKnown(inode, caller, std::move(give));
 }
 
 Status Attributes::SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,
                             meta::Namespace::XattrMode mode) {
-  if (name == kLevel) return at_.copies.SetLevel(caller.context, inode, value);
+  if (name == kLevel) {
+    CAIRNFS_RETURN_IF_ERROR(at_.parts.names.CheckUnsealed(caller.context, inode));
+    return at_.copies.SetLevel(caller.context, inode, value);
+  }
+  if (name == CAIRNFS_XATTR_SEALED) return PlanSeal(caller, inode, value);
   const bool is_rule = AtomicRules::IsAttribute(name);
   if (IsOwn(name) && !is_rule && !retention::IsRetentionAttribute(name)) {
     return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   }
+  if (is_rule) CAIRNFS_RETURN_IF_ERROR(at_.parts.names.CheckUnsealed(caller.context, inode));
   if (IsOwn(name)) {
     const Status set = at_.room.OnceThereIsRoom([&] {
       SyncRounds::Operation operation(at_.rounds);
@@ -259,15 +312,76 @@ Result<std::vector<std::string>> Attributes::ListXattrs(const Context& context, 
 }
 
 Status Attributes::RemoveXattr(const Caller& caller, InodeId inode, std::string_view name) {
-  if (name == kLevel) return at_.copies.SetLevel(caller.context, inode, std::nullopt);
+  if (name == kLevel) {
+    CAIRNFS_RETURN_IF_ERROR(at_.parts.names.CheckUnsealed(caller.context, inode));
+    return at_.copies.SetLevel(caller.context, inode, std::nullopt);
+  }
+  if (name == CAIRNFS_XATTR_SEALED) return Unseal(caller, inode);
   const bool is_rule = AtomicRules::IsAttribute(name);
   if (IsOwn(name) && !is_rule && !retention::IsRetentionAttribute(name)) {
     return MakeError(ErrorCode::kPermission, "attributes under user.cairnfs. are CairnFS's own");
   }
+  if (is_rule) CAIRNFS_RETURN_IF_ERROR(at_.parts.names.CheckUnsealed(caller.context, inode));
   SyncRounds::Operation operation(at_.rounds);
   if (is_rule) return at_.atomic_rules.Set(caller, inode, name, std::nullopt, meta::Namespace::XattrMode::kSet);
   if (IsOwn(name)) return at_.keeping.Remove(caller, inode, name);
   return at_.parts.names.RemoveXattr(caller.context, inode, name);
+}
+
+Result<std::string> Attributes::DescribeSeal(const Context& context, InodeId id) {
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::SealState state, at_.parts.names.SealOf(context, id));
+  if (meta::Blocks(state)) return std::string(SealText(state));
+  const Status unsealed = at_.parts.names.CheckUnsealed(context, id);
+  if (!unsealed.ok() && unsealed.error().code == ErrorCode::kSealed) return std::string("below");
+  if (!unsealed.ok()) return unsealed.error();
+  if (state == meta::SealState::kNone) return MakeError(ErrorCode::kNoData, "it is not sealed");
+  return std::string(SealText(state));
+}
+
+Result<std::string> Attributes::DescribeWriters(const Caller& caller, InodeId id) {
+  CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckOwner(caller, id));
+  if (!at_.seals.TakePlace(caller.uid)) {
+    return MakeError(ErrorCode::kBusy, "too many other directories of this user's are looked at; try again");
+  }
+  const auto writers = at_.seals.DescribeWriters(caller.context, id, Seals::What::kWritten);
+  at_.seals.LeavePlace(caller.uid);
+  if (!writers.ok()) return writers.error();
+  std::string text;
+  for (const std::string& writer : *writers) text += writer + "\n";
+  return text;
+}
+
+// What takes effect later.
+Status Attributes::PlanSeal(const Caller& caller, InodeId id, std::string_view value) {
+  CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckOwner(caller, id));
+  for (const meta::SealState state : {meta::SealState::kAtCommit, meta::SealState::kCommits}) {
+    if (value != SealText(state)) continue;
+    SyncRounds::Operation operation(at_.rounds);
+    return at_.parts.names.SetSeal(caller.context, id, state);
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "the value is to be 1, at-commit or commits");
+}
+
+Status Attributes::Unseal(const Caller& caller, InodeId id) {
+  CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckOwner(caller, id));
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::SealState before, at_.parts.names.SealOf(caller.context, id));
+  if (before == meta::SealState::kNone) return MakeError(ErrorCode::kNoData, "it is not sealed");
+  SyncRounds::Operation operation(at_.rounds);
+  return at_.parts.names.SetSeal(caller.context, id, meta::SealState::kNone);
+}
+
+// As a rename to the name that it has, which waits until all below is durable.
+void Attributes::Seal(const Caller& caller, InodeId id, Done<void> done) {
+  auto seal = [this, caller, id, done] {
+    if (Status owns = at_.keeping.CheckOwner(caller, id); !owns.ok()) return done(owns);
+    const auto name = at_.parts.names.NameOf(caller.context, id);
+    if (!name.ok()) return done(name.error());
+    meta::RenameParams params{name->parent, name->name, name->parent, name->name};
+    params.expected_from = id;
+    params.wants_seal = true;
+    names_.Rename(params, caller, done);
+  };
+  at_.calls.RunToWait(caller, std::move(seal), done);
 }
 
 void Attributes::WhenItCounts(std::string_view name, const Caller& caller, std::function<void()> then) const {

@@ -30,6 +30,9 @@ class Attributes {
   void WhenItMayBeSet(InodeId inode, std::string_view name, const Caller& caller, Done<void> then);
   Status SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,
                   meta::Namespace::XattrMode mode);
+  // user.cairnfs.sealed set to 1: nothing below the directory can be changed once `done` is told so. kBusy: a process
+  // has a file below open for writing; user.cairnfs.writers tells which.
+  void Seal(const Caller& caller, InodeId inode, Done<void> done);
   // Without those under user.cairnfs.
   Result<std::vector<std::string>> ListXattrs(const Context& context, InodeId inode);
   Status RemoveXattr(const Caller& caller, InodeId inode, std::string_view name);
@@ -38,13 +41,24 @@ class Attributes {
   void WhenItCounts(std::string_view name, const Caller& caller, std::function<void()> then) const;
 
  private:
+  Result<std::string> DescribeSeal(const Context& context, InodeId id);
+  Result<std::string> DescribeWriters(const Caller& caller, InodeId id);
+  Status PlanSeal(const Caller& caller, InodeId id, std::string_view value);
+  Status Unseal(const Caller& caller, InodeId id);
   // Before set-id bits or capabilities are given to a file. Bytes that are published later take them away.
   void BeforeGiving(InodeId inode, const Caller& caller, Done<void> then);
   struct ChunkTotals {
     uint64_t count = 0, bytes = 0;
   };
   bool WillLoseCapability(InodeId inode);
-  void SetNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller);
+  // Calls `then` when it is at hand whether the inode is sealed, on a thread that may wait where it was not.
+  void OnceSealsAreKnown(InodeId id, const Caller& caller, Done<void> then);
+  void SetUnsealed(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller);
+  struct Begun {
+    Caller caller;
+    uint64_t session = 0;  // of the host, when the inode was found below no seal
+  };
+  void SetNow(InodeId inode, const SetAttrRequest& request, const Done<meta::Attr>& done, const Begun& begun);
   // The session of the open file through which the request comes; 0: through none.
   Result<uint64_t> SessionOf(const SetAttrRequest& request);
   // Changes what of the request is in the inode's record.

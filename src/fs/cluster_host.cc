@@ -163,19 +163,33 @@ Result<std::vector<bool>> ClusterHost::HeldElsewhere(const Context& context, con
   return held;
 }
 
-Result<std::vector<InodeId>> ClusterHost::OpenElsewhere(const Context& context) {
+Status ClusterHost::AskWhatIsOpen(const Context& context, cluster::OpenWhat what, const TakeOpen& take) {
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession(context));
   const Context patience = context.WithTimeout(kOpenAnswer);
-  std::vector<InodeId> places;
   for (const cluster::NodeId& node : others) {
-    const auto there = parts_.peers.OpenPlaces(patience, node);
+    const auto there = parts_.peers.OpenFiles(patience, node, what);
     if (!there.ok()) {
       const std::string why = "host " + NameOf(node.AsKey()) + " does not say which files it has open: ";
       return MakeError(ErrorCode::kUnavailable, why + there.error().message);
     }
-    places.insert(places.end(), there->begin(), there->end());
+    for (const InodeId inode : *there) take(node, inode);
   }
+  return {};
+}
+
+Result<std::vector<InodeId>> ClusterHost::OpenElsewhere(const Context& context) {
+  std::vector<InodeId> places;
+  CAIRNFS_RETURN_IF_ERROR(AskWhatIsOpen(context, cluster::OpenWhat::kPlaces,
+                                        [&](const cluster::NodeId&, InodeId place) { places.push_back(place); }));
   return places;
+}
+
+Result<std::vector<Seals::Writer>> ClusterHost::WritersElsewhere(const Context& context, cluster::OpenWhat what) {
+  std::vector<Seals::Writer> writers;
+  CAIRNFS_RETURN_IF_ERROR(AskWhatIsOpen(context, what, [&](const cluster::NodeId& node, InodeId inode) {
+    writers.push_back({NameOf(node.AsKey()), inode});
+  }));
+  return writers;
 }
 
 }  // namespace cairnfs::fs

@@ -15,6 +15,7 @@
 #include "cluster/peers.h"
 #include "fs/filesystem.h"
 #include "fs/levels.h"
+#include "fs/seals.h"
 #include "fs/shared_content.h"
 #include "meta/namespace.h"
 
@@ -102,8 +103,12 @@ class ClusterHost {
   // The directories in which processes on other hosts that are up have files open; some more than once. kUnavailable:
   // one of them does not say; names it.
   Result<std::vector<InodeId>> OpenElsewhere(const Context& context);
+  // The files that processes of other hosts have open for writing. kUnavailable: a host does not say.
+  Result<std::vector<Seals::Writer>> WritersElsewhere(const Context& context, cluster::OpenWhat what);
 
  private:
+  using TakeOpen = std::function<void(const cluster::NodeId& node, InodeId inode)>;
+  Status AskWhatIsOpen(const Context& context, cluster::OpenWhat what, const TakeOpen& take);
   Result<std::vector<cluster::NodeId>> OthersWithSession(const Context& context);  // as the store has it now
 
   const FileSystem::ClusterParts parts_;

@@ -34,6 +34,7 @@ Keeping::Effect Keeping::EffectOf(std::string_view name, Change change) {
   Effect effect;
   const bool keeps = name == CAIRNFS_XATTR_PINNED || name == CAIRNFS_XATTR_HELD_UNTIL || name == CAIRNFS_XATTR_REMOVING;
   effect.touches_above = change == Change::kRemoved || !keeps;
+  effect.only_keeps = name == CAIRNFS_XATTR_PINNED || name == CAIRNFS_XATTR_HELD_UNTIL;
   effect.ends_commit = name == CAIRNFS_XATTR_REMOVING && change == Change::kSet;
   if (name == CAIRNFS_XATTR_RETAIN) effect.own = change == Change::kSet ? Own::kHasOne : Own::kHasNone;
   return effect;
@@ -55,6 +56,8 @@ Status Keeping::CheckSet(const Context& context, InodeId directory, const Attrib
     // Another removal's: what is to stay may differ.
     if (before && *before != attribute.value) return MakeError(ErrorCode::kBusy, "its removal has begun");
     CAIRNFS_RETURN_IF_ERROR(CheckHasName(context, directory, mark.going));
+    const Status unsealed = names_.CheckNoneSealedBelow(context, directory);
+    if (!unsealed.ok()) return MakeError(ErrorCode::kBusy, unsealed.error().message);
     return CheckMayGo(context, directory);
   }
   if (attribute.name == CAIRNFS_XATTR_PINNED) return CheckHasNoMark(context, directory);

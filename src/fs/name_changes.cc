@@ -6,11 +6,16 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "retention/values.h"
 
 namespace cairnfs::fs {
 
 static constexpr size_t kShortNameBytes = 64;
+static Failpoint seal_marked("fs.seal_marked", Failpoint::Kind::kKill);
+// The kernel tells that a descriptor is closed some time after close(2) has returned.
+static constexpr std::chrono::seconds kWriterClosesMax{5};
+static constexpr std::chrono::milliseconds kWriterPoll{50};
 
 NameChange NameChanges::ChangeOf(const meta::RenameParams& params) {
   if (params.unnamed) return NameChange::kMakes;
@@ -75,6 +80,107 @@ Result<meta::Attr> NameChanges::LookUpSource(const Context& context, const meta:
   CAIRNFS_ASSIGN_OR_RETURN(meta::FileState state, names.ReadFile(context, *params.unnamed, with_marks));
   attr.marks = std::move(state.marks);
   return attr;
+}
+
+// Whether the rename is to seal the directory that it moves.
+Result<bool> NameChanges::WantsSeal(const meta::RenameParams& params, const meta::Attr& moved, const Context& context) {
+  if (!S_ISDIR(moved.mode) || params.seals || params.mode == meta::RenameMode::kExchange) return false;
+  const bool is_going = retention::IsGoingName(params.to_name) || retention::IsGoingName(params.from_name);
+  if (params.wants_seal) {
+    if (is_going) return MakeError(ErrorCode::kBusy, "its removal by retention has begun");
+    if (params.expected_from != moved.inode) return MakeError(ErrorCode::kStale, "another one has that name by now");
+    return true;
+  }
+  if (is_going) return false;
+  // One that a host has left when it died goes on.
+  if (moved.seal == meta::SealState::kAtCommit || moved.seal == meta::SealState::kCommitting) return true;
+  if (meta::Blocks(moved.seal)) return false;
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::SealState above, at_.parts.names.SealOf(context, params.to_parent));
+  return above == meta::SealState::kCommits;
+}
+
+bool NameChanges::SealsInstead(const meta::RenameParams& params, const meta::Attr& moved, const Caller& caller,
+                               const Done<void>& done) {
+  const auto seals = WantsSeal(params, moved, caller.context);
+  if (seals.ok() && !*seals) return false;
+  auto refuse = [this, params, done](const Error& why) {
+    NoteRefused(params, why);
+    done(why);
+  };
+  if (!seals.ok()) {
+    refuse(seals.error());
+  } else if (!at_.seals.TakePlace(caller.uid)) {
+    refuse(MakeError(ErrorCode::kBusy, "too many other directories of this user's are being sealed; try again"));
+  } else {
+    auto leave = [this, params, uid = caller.uid, done](const Status& sealed) {
+      at_.seals.LeavePlace(uid);
+      if (!sealed.ok() && sealed.error().code == ErrorCode::kBusy) NoteRefused(params, sealed.error());
+      done(sealed);
+    };
+    SealOnceClosed({params, moved.inode, caller, Clock::Now() + kWriterClosesMax, std::move(leave)});
+  }
+  return true;
+}
+
+// Looks again and again, without a thread, until nobody writes below.
+void NameChanges::SealOnceClosed(const Sealing& sealing) {
+  auto look = [this, sealing] {
+    const Context& context = sealing.caller.context;
+    const auto writers = at_.seals.DescribeWriters(context, sealing.directory, Seals::What::kWritten);
+    if (!writers.ok()) return sealing.done(writers.error());
+    if (writers->empty()) return MarkAndSeal(sealing);
+    LookAgain(sealing, *writers);
+  };
+  at_.calls.RunToWait(sealing.caller, std::move(look), sealing.done);
+}
+
+void NameChanges::LookAgain(const Sealing& sealing, const std::vector<std::string>& writers) {
+  if (Clock::Now() >= sealing.until) {
+    std::string text;
+    for (const std::string& writer : writers) text += (text.empty() ? "" : "; ") + writer;
+    return sealing.done(MakeError(ErrorCode::kBusy, "it cannot be sealed: " + text));
+  }
+  auto time_is_up = [] { return MakeError(ErrorCode::kUnavailable, "it is time to look again"); };
+  static_cast<void>(
+      at_.waits.Within(sealing.caller.context.WithTimeout(kWriterPoll), time_is_up, [this, sealing](const Status& why) {
+        const bool is_gone = why.error().code == ErrorCode::kInterrupted;
+        if (is_gone) return sealing.done(why);
+        SealOnceClosed(sealing);
+      }));
+}
+
+// Nobody seemed to write. From the mark on nobody begins to; who had begun just before is found by the second look.
+void NameChanges::MarkAndSeal(const Sealing& sealing) {
+  using meta::Namespace;
+  const Context& context = sealing.caller.context;
+  const meta::RenameParams& params = sealing.params;
+  const bool stays = params.from_parent == params.to_parent && params.from_name == params.to_name;
+  const auto marked = [&] {
+    SyncRounds::Operation operation(at_.rounds);
+    return at_.parts.names.MarkSealing(context, sealing.directory,
+                                       stays ? Namespace::SealFor::kItself : Namespace::SealFor::kCommit);
+  }();
+  if (!marked.ok()) return sealing.done(marked.error());
+  seal_marked.Pass();
+  if (marked->before == meta::SealState::kSealed) {
+    return sealing.done(stays ? Status() : Status(MakeError(ErrorCode::kSealed, "it is sealed, and keeps its name")));
+  }
+  auto reopen = [this, directory = sealing.directory, marked = *marked] {
+    SyncRounds::Operation operation(at_.rounds);
+    // Where it is sealed, or somebody has ended that, the mark is another.
+    static_cast<void>(at_.parts.names.EndSealing({}, directory, marked, Namespace::SealEnd::kReopen).ok());
+  };
+  const auto writers = at_.seals.DescribeWriters(context, sealing.directory, Seals::What::kWrittenForSeal);
+  if (!writers.ok() || !writers->empty()) reopen();
+  if (!writers.ok()) return sealing.done(writers.error());
+  if (!writers->empty()) return LookAgain(sealing, *writers);
+  meta::RenameParams rename = params;
+  rename.seals = marked->mark;
+  rename.expected_from = sealing.directory;
+  Rename(rename, sealing.caller, [reopen, done = sealing.done](const Status& renamed) {
+    if (!renamed.ok()) reopen();
+    done(renamed);
+  });
 }
 
 Status NameChanges::PrepareForNewName(InodeId id) {

@@ -14,6 +14,9 @@ class NameChanges {
   explicit NameChanges(const Services& services) : at_(services) {}
   virtual ~NameChanges() = default;
 
+  // Where the rename is to seal the directory that it moves, has that done with it, and `done` told; false: it is not.
+  bool SealsInstead(const meta::RenameParams& params, const meta::Attr& moved, const Caller& caller,
+                    const Done<void>& done);
   // Names::WhenAdmitted.
   virtual void WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) = 0;
   virtual void Rename(const meta::RenameParams& params, const Caller& caller, Done<void> done) = 0;
@@ -23,6 +26,8 @@ class NameChanges {
   void NoteRemoved(const meta::Attr& attr);  // a name of the inode was, which has these attributes since
 
  protected:
+  // A commit that could not be, for who asks later.
+  virtual void NoteRefused(const meta::RenameParams& params, const Error& why) = 0;
   const Services& at() const { return at_; }
   // A name that gets long takes room for metadata, as a new one does. Short names can be given on a full disk too, and
   // such as are no longer than before always.
@@ -39,6 +44,17 @@ class NameChanges {
  private:
   Result<meta::RenameResult> RenameGoing(const Context& context, meta::RenameParams params);
   Error TookTooLong() const;  // the sync point; what it waits for
+  struct Sealing {
+    meta::RenameParams params;
+    InodeId directory;
+    Caller caller;
+    Clock::time_point until;  // writers are waited for
+    Done<void> done;
+  };
+  Result<bool> WantsSeal(const meta::RenameParams& params, const meta::Attr& moved, const Context& context);
+  void SealOnceClosed(const Sealing& sealing);
+  void LookAgain(const Sealing& sealing, const std::vector<std::string>& writers);
+  void MarkAndSeal(const Sealing& sealing);
 
   const Services at_;
 };
@@ -64,6 +80,7 @@ class LocalNameChanges final : public NameChanges {
   void RenameFileDurably(const meta::RenameParams& params, const Files& files, const Caller& caller, Done<void> done);
   void RenameDirectory(meta::RenameParams params, const Caller& caller, Done<void> done);
   void Refuse(const meta::RenameParams& params, const Error& why);
+  void NoteRefused(const meta::RenameParams& params, const Error& why) override { Refuse(params, why); }
   Status Finish(const meta::RenameParams& params, bool replaced, const Status& durable);
 };
 

@@ -92,6 +92,8 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   }));
   // Where the session was lost meanwhile: a descriptor of none could not be written to.
   static_cast<void>(at_.session.Await(context).ok());
+  // From here on the file counts as written, or the seal is found.
+  const auto writing = at_.seals.BeginChange(context, parent);
   InodePtr inode = at_.table.AddLookup(created.attr.inode);
   inode->directory = parent.value;
   inode->made_without_name = params.without_name;
@@ -113,10 +115,40 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
     created.handle = AddHandle(inode, flags, params.uid);
   }
   at_.sharing.EndCreate(context, inode, session);
-  return created;
+  // Its transaction found the directory below no seal.
+  const bool is_current = writing.ok() && at_.seals.IsCurrent(*writing);
+  if (is_current || !flags.write) return created;
+  Release(created.handle);
+  at_.table.Forget(inode->id, 1);
+  return writing.ok() ? SessionWasLost() : writing.error();
+}
+
+Error OpenFiles::SessionWasLost() {
+  return MakeError(ErrorCode::kStale, "this host lost its session with the cluster while the file was opened");
+}
+
+void OpenFiles::OpenOnceSealsAreKnown(InodeId id, const OpenFlags& flags, const Done<HandleId>& done,
+                                      const Caller& caller) {
+  auto open = [this, id, flags, done, caller] {
+    const Status may = at_.parts.names.CheckUnsealed(caller.context, id);
+    if (!may.ok()) return done(may.error());
+    Open(id, flags, done, caller);
+  };
+  at_.calls.RunToWait(caller, std::move(open), [done](const Status& refused) { done(refused.error()); });
 }
 
 void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
+  const bool changes = flags.write || flags.truncate;
+  if (changes && !at_.parts.names.KnowsSealsOf(caller.context, id))
+    return OpenOnceSealsAreKnown(id, flags, done, caller);
+  Seals::Change emptying;
+  if (flags.truncate) {
+    auto begun = at_.seals.BeginChange(caller.context, id);
+    if (!begun.ok()) return done(begun.error());
+    emptying = *std::move(begun);
+  } else if (changes) {
+    if (Status may = at_.parts.names.CheckUnsealed(caller.context, id); !may.ok()) return done(may.error());
+  }
   if (flags.executes) {
     if (Status may = at_.privileges.CheckMayExecute(id, caller); !may.ok()) return done(may.error());
   }
@@ -132,7 +164,15 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
     MutexLock lock(inode->mutex);
     others = OthersOf(inode);
   }
-  auto finish = [this, inode, held, flags, others, uid = caller.uid, done = std::move(done)](const Status& status) {
+  auto finish = [this, inode, held, flags, others, emptying, context = caller.context, uid = caller.uid,
+                 done = std::move(done)](Status status) {
+    // The open may have waited for long.
+    Seals::Change writing;
+    if (status.ok() && flags.write) {
+      auto begun = at_.seals.BeginChange(context, inode->id);
+      if (begun.ok()) writing = *std::move(begun);
+      if (!begun.ok()) status = begun.error();
+    }
     Result<HandleId> handle = HandleId{0};
     {
       MutexLock lock(inode->mutex);
@@ -147,6 +187,10 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
     if (!status.ok()) {
       MutexLock lock(inode->mutex);
       at_.contents.DropIfUnused(inode);
+    }
+    if (handle.ok() && flags.write && !at_.seals.IsCurrent(writing)) {
+      Release(*handle);
+      handle = SessionWasLost();
     }
     done(std::move(handle));
   };
@@ -163,6 +207,7 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
                       .empties = true,
                       .removes = true,
                       .publishes = true,
+                      .session = emptying.session,
                       .kills = kills,
                       .caller = caller};
     return at_.sharing.Change(std::move(change), std::move(finish));

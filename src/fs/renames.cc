@@ -34,6 +34,9 @@ Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced,
   if (params.unnamed) return stays();
   meta::RenameParams back{params.to_parent, params.to_name, params.from_parent, params.from_name,
                           params.mode == meta::RenameMode::kExchange ? params.mode : meta::RenameMode::kNoReplace};
+  if (params.seals && params.expected_from) {
+    static_cast<void>(at().parts.names.SetSeal({}, *params.expected_from, meta::SealState::kNone).ok());
+  }
   if (auto undone = Commit({}, back); !undone.ok()) {
     spdlog::error("rename of '{}' to '{}' is not durable and could not be undone: {}", params.from_name, params.to_name,
                   undone.error().message);
@@ -61,6 +64,7 @@ void LocalNameChanges::RenameAdmitted(const meta::RenameParams& params, const Ca
     directory = S_ISDIR(target->mode);
     files.push_back(target->inode);
   }
+  if (SealsInstead(params, *source, caller, done)) return;
   if (directory) return RenameDirectory(params, caller, std::move(done));
   if (at().options.durable_file_rename) return RenameFileDurably(params, files, caller, std::move(done));
   RenameFile(params, files, caller, std::move(done));

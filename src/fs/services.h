@@ -18,6 +18,7 @@
 #include "fs/privileges.h"
 #include "fs/room.h"
 #include "fs/saves.h"
+#include "fs/seals.h"
 #include "fs/sharing.h"
 #include "fs/streams.h"
 #include "fs/sync_rounds.h"
@@ -48,6 +49,7 @@ struct Services {  // all outlive who has them
   AtomicRules& atomic_rules;
   Policies& policies;
   Tickets& tickets;
+  Seals& seals;
   HostSession& session;
   Sharing& sharing;
   Closing& closing;

@@ -70,6 +70,7 @@ Result<SharedNameChanges::Renaming> SharedNameChanges::Begin(const meta::RenameP
 void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& caller, Done<void> done) {
   Result<Renaming> begun = Begin(names, caller);
   if (!begun.ok()) return done(begun.error());
+  if (SealsInstead(names, begun->sources.front(), caller, done)) return;
   const bool has_directory = begun->has_directory;
   const bool is_published = !has_directory && ArePublished(begun->sources);
   auto commit = [this, renaming = std::move(*begun), done = std::move(done)](const Status& durable) {
@@ -131,8 +132,8 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
   };
   auto renamed = Commit(renaming.caller.context, guarded);
   // Another host has put something else there, which was not waited for.
-  const bool is_another =
-      !renamed.ok() && renamed.error().code == ErrorCode::kStale && renaming.session == shared_.host.session();
+  const bool is_another = !params.seals && !renamed.ok() && renamed.error().code == ErrorCode::kStale &&
+                          renaming.session == shared_.host.session();
   if (is_another) return Rename(params, renaming.caller, done);
   if (renamed.ok()) {
     at().commits.NoteCommitted(renamed->committed, {.uid = renaming.caller.uid,

@@ -50,6 +50,9 @@ class SharedNameChanges final : public NameChanges {
   std::vector<std::string> LackingCopies(const Error& why, const std::vector<meta::Attr>& sources);
   // Ends a rename that waited in vain for what is to be durable before: says why, to the caller and to who asks later;
   // to the latter also of which files.
+  void NoteRefused(const meta::RenameParams& params, const Error& why) override {
+    Refuse(params, why, [](const Status&) {});
+  }
   void Refuse(const meta::RenameParams& params, const Error& why, const Done<void>& done,
               const std::vector<std::string>& files = {});
 

@@ -88,6 +88,7 @@ Services FileSystem::Impl::MakeServices() {
           .atomic_rules = atomic_rules,
           .policies = *policies,
           .tickets = *tickets,
+          .seals = seals,
           .session = *session,
           .sharing = *sharing,
           .closing = *closing,
@@ -270,7 +271,10 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                  .locks = parts.cluster->locks});
   MakeThemes(std::make_unique<SharedNameChanges>(
       MakeServices(), SharedNameChanges::Parts{host, own_session, own_copies, *unpublished}));
-  host.OnEpoch([this] { CompareAllWithStore(); });
+  host.OnEpoch([this] {
+    parts.names.ForgetSeals();
+    CompareAllWithStore();
+  });
   member =
       std::make_unique<ClusterMember>(ClusterMember::Parts{parts, options, host, table, *streams, *error_names, stop});
 }
@@ -302,7 +306,13 @@ Status SharedFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(atomic_rules.StartAmongHosts({}, parts.cluster->shared));
   commits->LookAtRecords();
   keeping.AskOthers([this](const Context& context) { return host.OpenElsewhere(context); });
-  host.peers().SetOpenHandler([this] { return keeping.OpenPlaces(); });
+  seals.SetAskOthers([this](const Context& context, Seals::What what) { return host.WritersElsewhere(context, what); },
+                     [this] { return host.NameOf(host.self()); });
+  seals.SetSession([this] { return host.session(); });
+  host.peers().SetOpenHandler([this](cluster::OpenWhat what) -> Result<std::vector<InodeId>> {
+    if (what == cluster::OpenWhat::kPlaces) return keeping.OpenPlaces();
+    return seals.WrittenHere(Context(stop.get_token()), what);
+  });
   shared_files->SetOrphans(member->orphans());
   room->SetLacksNodes([this] { return host.chunks().LacksNodes(); });
   StartTrash([this] { member->orphans().AwaitRemoved(Context(stop.get_token())); },

@@ -62,6 +62,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Commits> commits;
   Keeping keeping{parts.names, table};
   AtomicRules atomic_rules{parts.kv, parts.names, parts.cluster.has_value()};
+  Seals seals{parts.names, table};
   std::unique_ptr<Policies> policies;
   std::unique_ptr<Tickets> tickets;
   std::unique_ptr<Copies> copies;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cairnfs/cairnfs.h"
 #include "fs/attributes.h"
 #include "fuse/admitted.h"
 #include "fuse/ops.h"
@@ -68,6 +69,12 @@ void OpSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, const ch
                [request, inode, name = std::string(name), value = std::string(value, size), mode](
                    fs::FileSystem& filesystem, const fs::Caller& caller) {
                  fs::Attributes& attributes = filesystem.attributes();
+                 if (name == CAIRNFS_XATTR_SEALED && value == "1") {
+                   return attributes.Seal(caller, InodeId{inode}, [request](const Status& sealed) {
+                     if (!sealed.ok()) return ReplyInodeError(request, sealed.error());
+                     fuse_reply_err(request, 0);
+                   });
+                 }
                  auto act = [request, &attributes, caller, inode, name, value, mode](const Status& may) {
                    Status set = may.ok() ? attributes.SetXattr(caller, InodeId{inode}, name, value, mode) : may;
                    if (!set.ok()) return ReplyInodeError(request, set.error());
@@ -105,9 +112,14 @@ void OpRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
   }
   WhenAdmitted(request, fs::NameChange::kShortens,
                [request, inode, name = std::string(name)](fs::FileSystem& filesystem, const fs::Caller& caller) {
-                 const Status removed = filesystem.attributes().RemoveXattr(caller, InodeId{inode}, name);
-                 if (!removed.ok()) return ReplyInodeError(request, removed.error());
-                 filesystem.attributes().WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
+                 fs::Attributes& attributes = filesystem.attributes();
+                 auto act = [request, &attributes, caller, inode, name](const Status& may) {
+                   const Status removed = may.ok() ? attributes.RemoveXattr(caller, InodeId{inode}, name) : may;
+                   if (!removed.ok()) return ReplyInodeError(request, removed.error());
+                   attributes.WhenItCounts(name, caller, [request] { fuse_reply_err(request, 0); });
+                 };
+                 if (name == CAIRNFS_XATTR_SEALED) return act({});
+                 attributes.WhenItMayBeSet(InodeId{inode}, name, caller, std::move(act));
                });
 }
 

@@ -48,18 +48,27 @@ TEST_F(PeerServiceTest, HoldOrphans) {
   EXPECT_EQ(*held, (std::vector<bool>{false, true}));
 }
 
-TEST_F(PeerServiceTest, OpenPlaces) {
-  auto nobody = peers().OpenPlaces(Soon(std::chrono::seconds(1)), nodes_[1]->id);
+TEST_F(PeerServiceTest, OpenFiles) {
+  auto nobody = peers().OpenFiles(Soon(std::chrono::seconds(1)), nodes_[1]->id, OpenWhat::kPlaces);
   ASSERT_FALSE(nobody.ok());
   EXPECT_EQ(nobody.error().code, ErrorCode::kUnavailable) << "it runs no filesystem yet";
   // A call that nobody waits for any more may come late: what a handler answers does not change.
-  const std::vector<InodeId> places = {InodeId{7}, InodeId{8}};
-  nodes_[1]->service->peers().SetOpenHandler([&] { return places; });
-  auto told = peers().OpenPlaces(Soon(), nodes_[1]->id);
+  const std::vector<InodeId> places = {InodeId{7}, InodeId{8}}, written = {InodeId{9}}, sealing = {InodeId{10}};
+  nodes_[1]->service->peers().SetOpenHandler([&](OpenWhat what) -> Result<std::vector<InodeId>> {
+    if (what == OpenWhat::kPlaces) return places;
+    return what == OpenWhat::kWritten ? written : sealing;
+  });
+  auto told = peers().OpenFiles(Soon(), nodes_[1]->id, OpenWhat::kPlaces);
   ASSERT_OK(told);
   EXPECT_EQ(*told, places);
-  nodes_[1]->service->peers().SetOpenHandler([] { return std::vector<InodeId>((1 << 19) + 1, InodeId{9}); });
-  told = peers().OpenPlaces(Soon(), nodes_[1]->id);
+  told = peers().OpenFiles(Soon(), nodes_[1]->id, OpenWhat::kWritten);
+  ASSERT_OK(told);
+  EXPECT_EQ(*told, written);
+  told = peers().OpenFiles(Soon(), nodes_[1]->id, OpenWhat::kWrittenForSeal);
+  ASSERT_OK(told);
+  EXPECT_EQ(*told, sealing);
+  nodes_[1]->service->peers().SetOpenHandler([](OpenWhat) { return std::vector<InodeId>((1 << 19) + 1, InodeId{9}); });
+  told = peers().OpenFiles(Soon(), nodes_[1]->id, OpenWhat::kPlaces);
   ASSERT_FALSE(told.ok()) << "part of them is no answer";
   EXPECT_EQ(told.error().code, ErrorCode::kTooLarge);
   nodes_[1]->service->peers().SetOpenHandler({});

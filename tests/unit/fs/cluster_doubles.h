@@ -361,12 +361,12 @@ class TestPeers final : public cluster::Peers {
     std::lock_guard lock(board_.mutex);
     board_.open_handlers[self_] = std::move(handler);
   }
-  Result<std::vector<InodeId>> OpenPlaces(const Context&, const cluster::NodeId& node) override {
+  Result<std::vector<InodeId>> OpenFiles(const Context&, const cluster::NodeId& node, cluster::OpenWhat what) override {
     std::lock_guard lock(board_.mutex);
     const auto found = board_.open_handlers.find(node);
     const bool answers = found != board_.open_handlers.end() && found->second && !board_.silent.contains(node);
     if (!answers) return MakeError(ErrorCode::kUnavailable, "nobody answers");
-    return found->second();
+    return found->second(what);
   }
 
  private:

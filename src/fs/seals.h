@@ -1,0 +1,77 @@
+// Seals: below a sealed directory nothing can be changed (docs/decisions/seal.md). Transactions of names and attributes
+// compare that by themselves (meta/seals.h). This is about files that are written: who opens one asks first, and
+// whoever seals finds out that nobody on any host has one open.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "cluster/peers.h"
+#include "fs/change_gate.h"
+#include "fs/filesystem.h"
+#include "fs/inode.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+// All functions: any thread; those with a context may wait for the shared store.
+class Seals {
+ public:
+  // kWritten: what is open for writing now. kWrittenForSeal: the same, once all opens have ended that had not seen what
+  // seals there are by now.
+  using What = cluster::OpenWhat;
+  struct Writer {
+    std::string host;  // its name; empty: there is one alone
+    InodeId inode;     // of a file that a process there has open for writing
+  };
+  using AskOthers = std::function<Result<std::vector<Writer>>(const Context&, What what)>;
+  // Both outlive it.
+  Seals(meta::Namespace& names, InodeTable& table) : names_(names), table_(table) {}
+  // Before any call, as the next. `name`: of this host.
+  void SetAskOthers(AskOthers ask, std::function<std::string()> name) {
+    ask_others_ = std::move(ask);
+    name_ = std::move(name);
+  }
+  // Under which session of the host it is asked; another one may have missed a seal.
+  void SetSession(std::function<uint64_t()> session) { session_ = std::move(session); }
+
+  // A change that is no transaction of its own, of an inode that was below no seal when it began. It lasts as long as
+  // `gate`: who seals waits for that.
+  struct Change {
+    std::shared_ptr<void> gate;
+    uint64_t session = 0;  // of the host, under which it was begun; 0: it is alone
+  };
+  Result<Change> BeginChange(const Context& context, InodeId inode);  // kSealed
+  // Whether the host still has the session. If not, it may have missed a seal.
+  bool IsCurrent(const Change& change) const { return Session() == change.session; }
+
+  // For other hosts: files that processes of this host have open for writing. kUnavailable: not in time.
+  Result<std::vector<InodeId>> WrittenHere(const Context& context, What what);
+  // A sentence for each file below the directory that a process has open for writing, on whichever host; a few of many.
+  // kUnavailable: a host does not say.
+  Result<std::vector<std::string>> DescribeWriters(const Context& context, InodeId directory, What what);
+
+  // A user has a few directories at a time that wait for writers, or are asked for theirs.
+  bool TakePlace(uint32_t uid) EXCLUDES_LOCK(mutex_);
+  void LeavePlace(uint32_t uid) EXCLUDES_LOCK(mutex_);
+
+ private:
+  uint64_t Session() const { return session_ ? session_() : 0; }
+
+  meta::Namespace& names_;
+  InodeTable& table_;
+  AskOthers ask_others_;
+  std::function<std::string()> name_;
+  std::function<uint64_t()> session_;
+  std::atomic<uint64_t> session_seen_{0};
+  ChangeGate gate_;
+  Mutex mutex_;
+  std::map<uint32_t, unsigned> places_ GUARDED_BY(mutex_);  // taken, by uid
+};
+
+}  // namespace cairnfs::fs
