@@ -58,6 +58,20 @@ void AddPins(CLI::App& app, CheckpointCommands& commands, int& exit_code) {
   hold->callback([&] { exit_code = RunHold(commands.hold); });
 }
 
+void AddSeals(CLI::App& app, CheckpointCommands& commands, int& exit_code) {
+  auto* seal = app.add_subcommand("seal", "let nothing below a directory be changed or removed, until unseal");
+  seal->footer("Refused while any process on any host has a file below open for writing.");
+  seal->add_option("DIR", commands.seal.path, "the directory")->required()->check(NotEmpty());
+  seal->add_flag("--commits", commands.seal.commits,
+                 "seal each directory that is renamed into DIR from now on, by that rename, and not DIR itself");
+  seal->add_flag("--json", commands.seal.json, "print JSON");
+  seal->callback([&] { exit_code = RunSeal(commands.seal); });
+  auto* unseal = app.add_subcommand("unseal", "end a seal, or what seal --commits has begun");
+  unseal->add_option("DIR", commands.unseal.path, "the directory")->required()->check(NotEmpty());
+  unseal->add_flag("--json", commands.unseal.json, "print JSON");
+  unseal->callback([&] { exit_code = RunUnseal(commands.unseal); });
+}
+
 void AddRetain(CLI::App& app, RetainCommand& command, int& exit_code) {
   auto* retain = app.add_subcommand("retain", "say which checkpoints of a run stay, and remove the others");
   retain->footer(
@@ -109,6 +123,7 @@ void AddApplyPolicy(CLI::App& app, ApplyPolicyCommand& command, int& exit_code) 
 void AddCheckpoints(CLI::App& app, CheckpointCommands& commands, int& exit_code) {
   AddLooks(app, commands, exit_code);
   AddPins(app, commands, exit_code);
+  AddSeals(app, commands, exit_code);
   AddApplyPolicy(app, commands.apply, exit_code);
   AddRetain(app, commands.retain, exit_code);
 }

@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "keep_commands.h"
 #include "retain_command.h"
+#include "seal_commands.h"
 
 namespace cairnfs::tools {
 
@@ -15,6 +16,7 @@ struct CheckpointCommands {
   WatchCommand watch;
   PinCommand pin, unpin;
   HoldCommand hold;
+  SealCommand seal, unseal;
   RetainCommand retain;
   ApplyPolicyCommand apply;
 };

@@ -32,6 +32,7 @@ void TellSkipped(const std::string& sentence) { fmt::print(stderr, "cairnfs: ski
 // Whether retention has to leave it.
 std::string KeptText(const Checkpoint& checkpoint) {
   const retention::Protection keeping = ReadProtection(checkpoint.path);
+  if (keeping.sealed) return "sealed";
   if (keeping.pinned) return "pinned";
   return keeping.held_until && *keeping.held_until > Clock::WallTime() ? "held" : "-";
 }

@@ -49,6 +49,9 @@ void AddCommit(CLI::App& app, CommitCommand& commit, int& exit_code) {
                    "(default: until it has ended)")
       ->check(NotEmpty())
       ->excludes(is_async);
+  command
+      ->add_flag("--seal", commit.seal, "by the same rename, let nothing below be changed or removed (cairnfs unseal)")
+      ->excludes(ticket);
   command->add_flag("--json", commit.json, "print JSON");
   command->callback([&commit, ticket, &exit_code] {
     if (ticket->count() > 0 && !commit.to.empty()) throw CLI::ExcludesError("--wait", "FINAL");

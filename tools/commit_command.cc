@@ -22,6 +22,7 @@
 #include "json_text.h"
 #include "locate.h"
 #include "output.h"
+#include "seal_commands.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -128,6 +129,11 @@ Result<CommitTarget> LookAtCommit(const std::string& from, const std::string& to
 int RunCommit(const CommitCommand& command) {
   if (!command.ticket.empty()) return RunAwaitTicket(command);
   if (command.to.empty()) return Fail(Wrong("FINAL is required: the final name of the directory"));
+  if (command.seal && (command.is_async || command.ranks > 0)) {
+    const Status planned = SealAtCommit(command.from);
+    // Another rank may have renamed it already.
+    if (!planned.ok() && planned.error().code != ErrorCode::kNotFound) return Fail(planned.error());
+  }
   if (command.is_async) return RunDeferCommit(command);
   if (command.ranks > 0) return RunRank(command);
   return Fail(Wrong("one of --ranks, --async and --wait is required"));

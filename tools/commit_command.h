@@ -20,6 +20,7 @@ struct CommitCommand {
   bool is_async = false;
   unsigned under_way_max = 1;
   std::string ticket;  // to wait for; `from` is then any path in the mount, or empty
+  bool seal = false;   // by the rename that commits it
   bool json = false;
 };
 

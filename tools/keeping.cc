@@ -80,6 +80,7 @@ Result<nlohmann::json> ReadMetricsFile(const std::string& path) {
 nlohmann::ordered_json ProtectionJson(const Protection& protection) {
   nlohmann::ordered_json json;
   json["pinned"] = protection.pinned;
+  json["sealed"] = protection.sealed;
   json["held_until"] = protection.held_until ? nlohmann::ordered_json(protection.held_until->seconds) : nullptr;
   return json;
 }
@@ -101,6 +102,9 @@ Protection ReadProtection(const std::string& path) {
   const bool has_file = lstat((path + "/" + kPinFile).c_str(), &info) == 0;
   if (!has_file && errno != ENOENT) NoteUnknown(protection, "whether it is pinned", ErrnoError(errno, kPinFile));
   protection.pinned = (pin.ok() && *pin) || has_file;
+  const auto seal = ReadAttribute(path, CAIRNFS_XATTR_SEALED);
+  if (!seal.ok()) NoteUnknown(protection, "whether it is sealed", seal.error());
+  protection.sealed = seal.ok() && *seal && retention::IsSealed(**seal);
   const auto held = ReadAttribute(path, CAIRNFS_XATTR_HELD_UNTIL);
   if (!held.ok()) NoteUnknown(protection, "whether it is held", held.error());
   if (!held.ok() || !*held) return protection;

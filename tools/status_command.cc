@@ -1,10 +1,13 @@
 // `cairnfs status`.
+#include "cairnfs/cairnfs.h"
 #include "checkpoints.h"
 #include "commands.h"
 #include "commit_text.h"
 #include "daemon/exit_codes.h"
 #include "json_text.h"
+#include "keeping.h"
 #include "output.h"
+#include "seal_commands.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -33,13 +36,19 @@ int RunStatus(const StatusCommand& command) {
   const bool is_commit_enough = may_not_ask && !command.exact && !command.metadata;
   const Commit commit = status.ok() || is_commit_enough ? CommitOf(command.target) : std::nullopt;
   if (!status.ok() && !commit) return Fail(status.error());
+  const auto seal = command.target.path.empty() || !status.ok()
+                        ? Result<std::optional<std::string>>(std::nullopt)
+                        : ReadAttribute(WithoutSlashes(Absolute(command.target.path)), CAIRNFS_XATTR_SEALED);
+  const bool has_seal = seal.ok() && *seal;
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (command.json) {
     if (status.ok()) json = StatusJson(*status);
     if (commit) json["commit"] = *commit;
+    if (has_seal) json["seal"] = **seal;
     Print(JsonText(json));
   } else {
-    Print((status.ok() ? StatusText(*status) : "") + (commit ? StatusLine("commit", CommitText(*commit)) : ""));
+    Print((status.ok() ? StatusText(*status) : "") + (commit ? StatusLine("commit", CommitText(*commit)) : "") +
+          (has_seal ? StatusLine("seal", SealSentence(**seal)) : ""));
   }
   return daemon::kExitDone;
 }

@@ -173,6 +173,7 @@ std::vector<std::string> NotesOn(const Policy& policy, const std::vector<Checkpo
 }  // namespace
 
 std::optional<std::string> WhyItStays(const Protection& protection, Timestamp now) {
+  if (protection.sealed) return "it is sealed";
   if (protection.pinned) return "it is pinned";
   if (protection.held_until && *protection.held_until > now) {
     return "it is held until " + UtcText(*protection.held_until);

@@ -15,6 +15,7 @@ namespace cairnfs::retention {
 // What keeps a checkpoint, whatever the policy.
 struct Protection {
   bool pinned = false;
+  bool sealed = false;
   std::optional<Timestamp> held_until = {};
   bool open = false;         // some process has a file below it open
   std::string unknown = {};  // why one of these cannot be told; empty: all can

@@ -104,6 +104,8 @@ Result<RemovalMark> ParseRemovalMark(std::string_view value) {
   return WrongValue("something is to stay in it, and the name that it is removed by does not tell its own");
 }
 
+bool IsSealed(std::string_view value) { return value == "1" || value == "sealing" || value == "below"; }
+
 bool IsRetentionAttribute(std::string_view name) {
   return name == CAIRNFS_XATTR_RETAIN || name == CAIRNFS_XATTR_PINNED || name == CAIRNFS_XATTR_HELD_UNTIL ||
          name == CAIRNFS_XATTR_REMOVING || IsMetric(name);

@@ -32,6 +32,8 @@ Result<RemovalMark> ParseRemovalMark(std::string_view value);
 
 // Whether retention has an attribute of this name.
 bool IsRetentionAttribute(std::string_view name);
+// Whether this value of CAIRNFS_XATTR_SEALED says that a directory cannot be changed now.
+bool IsSealed(std::string_view value);
 // kInvalidArgument says what the value is to be. REQUIRES: IsRetentionAttribute(name).
 Status CheckValue(std::string_view name, std::string_view value);
 
