@@ -69,11 +69,11 @@ Options ParseOptions(int argc, char** argv) {
   return options;
 }
 
-// Those are passed in cluster_*.py, metadata.py, deferred.py, trash.py and atomic_files.py of tests/mounted, and in
-// those of kv's unit tests.
+// Those are passed in cluster_*.py, metadata.py, deferred.py, trash.py, atomic_files.py and seal.py of tests/mounted,
+// and in those of kv's unit tests.
 bool IsPassedElsewhere(const std::string& name) {
-  constexpr std::string_view kBegins[] = {"fs.shared_", "grow.",       "node.",     "standby.",
-                                          "fs.ticket_", "meta.trash_", "fs.atomic_"};
+  constexpr std::string_view kBegins[] = {"fs.shared_", "grow.",       "node.",      "standby.",
+                                          "fs.ticket_", "meta.trash_", "fs.atomic_", "fs.seal_"};
   return std::any_of(std::begin(kBegins), std::end(kBegins),
                      [&](std::string_view begin) { return name.starts_with(begin); });
 }
