@@ -34,7 +34,7 @@ Keeping::Effect Keeping::EffectOf(std::string_view name, Change change) {
   Effect effect;
   const bool keeps = name == CAIRNFS_XATTR_PINNED || name == CAIRNFS_XATTR_HELD_UNTIL || name == CAIRNFS_XATTR_REMOVING;
   effect.touches_above = change == Change::kRemoved || !keeps;
-  effect.only_keeps = name == CAIRNFS_XATTR_PINNED || name == CAIRNFS_XATTR_HELD_UNTIL;
+  effect.only_keeps = name == CAIRNFS_XATTR_PINNED || name == CAIRNFS_XATTR_HELD_UNTIL || retention::IsMetric(name);
   effect.ends_commit = name == CAIRNFS_XATTR_REMOVING && change == Change::kSet;
   if (name == CAIRNFS_XATTR_RETAIN) effect.own = change == Change::kSet ? Own::kHasOne : Own::kHasNone;
   return effect;

@@ -21,8 +21,6 @@ constexpr int kNibble = 16;
 constexpr size_t kNameBytesMax = 255;
 constexpr std::string_view kMetricPrefix = CAIRNFS_XATTR_METRIC_PREFIX;
 
-bool IsMetric(std::string_view name) { return name.starts_with(kMetricPrefix) && name.size() > kMetricPrefix.size(); }
-
 // The places of the letters that lie in no string of the JSON text.
 struct OutsideStrings {
   explicit OutsideStrings(std::string_view text) {
@@ -105,6 +103,8 @@ Result<RemovalMark> ParseRemovalMark(std::string_view value) {
 }
 
 bool IsSealed(std::string_view value) { return value == "1" || value == "sealing" || value == "below"; }
+
+bool IsMetric(std::string_view name) { return name.starts_with(kMetricPrefix) && name.size() > kMetricPrefix.size(); }
 
 bool IsRetentionAttribute(std::string_view name) {
   return name == CAIRNFS_XATTR_RETAIN || name == CAIRNFS_XATTR_PINNED || name == CAIRNFS_XATTR_HELD_UNTIL ||

@@ -30,6 +30,7 @@ std::string RemovalMarkText(const RemovalMark& mark);
 // kInvalidArgument: it is no such value, or something is to stay in it and the name does not tell the name before.
 Result<RemovalMark> ParseRemovalMark(std::string_view value);
 
+bool IsMetric(std::string_view name);  // the name of an attribute
 // Whether retention has an attribute of this name.
 bool IsRetentionAttribute(std::string_view name);
 // Whether this value of CAIRNFS_XATTR_SEALED says that a directory cannot be changed now.
