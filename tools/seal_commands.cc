@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/printable.h"
 #include "base/types.h"
 #include "cairnfs/cairnfs.h"
@@ -22,6 +24,8 @@
 namespace cairnfs::tools {
 namespace {
 
+constexpr std::chrono::seconds kWritersCloseMax{5};
+constexpr std::chrono::milliseconds kWritersPoll{100};
 constexpr const char *kSealed = "1", *kAtCommit = "at-commit", *kCommits = "commits";
 
 // The directory itself, not what a symbolic link leads to.
@@ -51,10 +55,15 @@ class DirectoryToSeal {
 
   const std::string& path() const { return path_; }
   Status Set(const std::string& value) {
-    if (fsetxattr(file_, CAIRNFS_XATTR_SEALED, value.data(), value.size(), 0) == 0) return Sync();
-    const int failure = errno;
-    if (failure == EBUSY) return MakeError(ErrorCode::kBusy, path_ + " cannot be sealed: " + Writers());
-    return Failure(failure);
+    // The call itself waits for a short time, as others cannot make names in the directory meanwhile.
+    const auto until = Clock::Now() + kWritersCloseMax;
+    while (fsetxattr(file_, CAIRNFS_XATTR_SEALED, value.data(), value.size(), 0) != 0) {
+      const int failure = errno;
+      if (failure != EBUSY) return Failure(failure);
+      if (Clock::Now() >= until) return MakeError(ErrorCode::kBusy, path_ + " cannot be sealed: " + Writers());
+      Clock::SleepFor(kWritersPoll);
+    }
+    return Sync();
   }
   Status Remove() {
     if (fremovexattr(file_, CAIRNFS_XATTR_SEALED) != 0 && errno != ENODATA) return Failure(errno);
@@ -66,7 +75,8 @@ class DirectoryToSeal {
   // A sentence for each, on one line.
   std::string Writers() const {
     const auto writers = ReadAttribute(path_, CAIRNFS_XATTR_WRITERS);
-    if (!writers.ok() || !*writers || (*writers)->empty()) return "a file below it was open for writing; try again";
+    if (!writers.ok() || !*writers || (*writers)->empty())
+      return "a file below it was open for writing, or its removal has begun; try again";
     std::string text = **writers;
     if (text.ends_with('\n')) text.pop_back();
     for (char& byte : text) byte = byte == '\n' ? ';' : byte;

@@ -46,7 +46,8 @@
 #define CAIRNFS_XATTR_REMOVING CAIRNFS_XATTR_PREFIX "removing"
 /* Of a directory, for its owner and root to set and remove: "1": nothing below it can be changed (EROFS); "at-commit":
  * its next rename seals it; "commits": each directory that is renamed into it is sealed by that. Also answers "sealing"
- * and, for what lies below, "below". EBUSY: a process has a file below open for writing. */
+ * and, for what lies below, "below". EBUSY: a process has a file below open for writing, or another
+ * host is yet to publish bytes of one. */
 #define CAIRNFS_XATTR_SEALED CAIRNFS_XATTR_PREFIX "sealed"
 /* Of a directory, for its owner and root: a line for each file below it that a process has open for writing, a few of
  * many. It is answered, not stored. */

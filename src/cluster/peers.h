@@ -14,8 +14,9 @@ namespace cairnfs::cluster {
 using OrphanHandler = std::function<std::vector<bool>(const std::vector<InodeId>& inodes)>;
 
 // Answers for this host. kPlaces: the directories in which processes of this host have files open, each once, by where
-// it last found their names. kWritten: the files that they have open for writing; kWrittenForSeal: the
-// same, once all opens have ended that had not seen what seals there are now. Any thread; does not block for long.
+// it last found their names. kWritten: the files that they have open for writing, or of which this host is yet to
+// publish bytes. kWrittenForSeal: the same, once no change is under way that has not seen what seals there are now; of
+// one that does not end it is told too. Any thread; does not block for long.
 enum class OpenWhat { kPlaces, kWritten, kWrittenForSeal };
 using OpenHandler = std::function<Result<std::vector<InodeId>>(OpenWhat what)>;
 

@@ -90,18 +90,12 @@ void Attributes::BeforeGiving(InodeId id, const Caller& caller, Done<void> then)
   at_.closing.PublishFirst(inode, caller, std::move(then));
 }
 
-void Attributes::OnceSealsAreKnown(InodeId id, const Caller& caller, Done<void> then) {
-  if (at_.parts.names.KnowsSealsOf(caller.context, id)) return then({});
-  at_.calls.RunToWait(
-      caller, [this, id, caller, then] { then(at_.parts.names.CheckUnsealed(caller.context, id)); }, then);
-}
-
 void Attributes::SetAttr(InodeId id, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller) {
   auto go_on = [this, id, request, done, caller](const Status& may) {
     if (!may.ok()) return done(may.error());
     SetUnsealed(id, request, done, caller);
   };
-  OnceSealsAreKnown(id, caller, std::move(go_on));
+  OnceSealsAreKnown(at_, id, caller, std::move(go_on));
 }
 
 void Attributes::SetUnsealed(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done,
@@ -229,7 +223,7 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
     return done(may.ok() ? at_.policies.Describe(caller.context, id) : Result<std::string>(may.error()));
   }
   if (name == CAIRNFS_XATTR_SEALED) {
-    return OnceSealsAreKnown(id, caller, [this, id, caller, done](const Status& known) {
+    return OnceSealsAreKnown(at_, id, caller, [this, id, caller, done](const Status& known) {
       const bool is_told = known.ok() || known.error().code == ErrorCode::kSealed;
       done(is_told ? DescribeSeal(caller.context, id) : Result<std::string>(known.error()));
     });
@@ -269,7 +263,7 @@ void Attributes::WhenItMayBeSet(InodeId inode, std::string_view name, const Call
     if (!may.ok() || !gives) return then(may);
     BeforeGiving(inode, caller, then);
   };
-  OnceSealsAreKnown(inode, caller, std::move(give));
+  OnceSealsAreKnown(at_, inode, caller, std::move(give));
 }
 
 Status Attributes::SetXattr(const Caller& caller, InodeId inode, std::string_view name, std::string_view value,

@@ -51,8 +51,6 @@ class Attributes {
     uint64_t count = 0, bytes = 0;
   };
   bool WillLoseCapability(InodeId inode);
-  // Calls `then` when it is at hand whether the inode is sealed, on a thread that may wait where it was not.
-  void OnceSealsAreKnown(InodeId id, const Caller& caller, Done<void> then);
   void SetUnsealed(InodeId id, const SetAttrRequest& request, const Done<meta::Attr>& done, const Caller& caller);
   struct Begun {
     Caller caller;

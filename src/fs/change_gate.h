@@ -1,31 +1,33 @@
 // ChangeGate: lets somebody wait until all changes have ended that had begun before, while new ones go on.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "base/context.h"
 #include "base/thread_annotations.h"
+#include "base/types.h"
 
 namespace cairnfs::fs {
 
 // Any thread.
 class ChangeGate {
  public:
-  // The change lasts until all copies of this are gone, on whatever thread. The gate outlives them.
-  std::shared_ptr<void> Begin() EXCLUDES_LOCK(mutex_);
-  // False: the context expired first.
-  bool AwaitBegun(const Context& context) EXCLUDES_LOCK(mutex_);
+  // The change of an inode lasts until all copies of this are gone, on whatever thread. The gate outlives them.
+  std::shared_ptr<void> Begin(InodeId inode) EXCLUDES_LOCK(mutex_);
+  // Waits until those have ended that had begun before, or until the context expires. Of those that have not the
+  // inodes.
+  std::vector<InodeId> AwaitBegun(const Context& context) EXCLUDES_LOCK(mutex_);
 
  private:
-  void End(uint64_t phase) EXCLUDES_LOCK(mutex_);
+  void End(uint64_t number) EXCLUDES_LOCK(mutex_);
 
   Mutex mutex_;
   CondVar ended_;
-  bool is_awaited_ GUARDED_BY(mutex_) = false;
-  uint64_t phase_ GUARDED_BY(mutex_) = 0;                 // changes of this one and of the one before may run
-  std::array<uint64_t, 2> running_ GUARDED_BY(mutex_){};  // by whether the phase is odd
+  uint64_t begun_ GUARDED_BY(mutex_) = 0;                   // so many
+  std::map<uint64_t, InodeId> running_ GUARDED_BY(mutex_);  // in the order in which they began
 };
 
 }  // namespace cairnfs::fs

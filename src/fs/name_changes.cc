@@ -13,8 +13,8 @@ namespace cairnfs::fs {
 
 static constexpr size_t kShortNameBytes = 64;
 static Failpoint seal_marked("fs.seal_marked", Failpoint::Kind::kKill);
-// The kernel tells that a descriptor is closed some time after close(2) has returned.
-static constexpr std::chrono::seconds kWriterClosesMax{5};
+// The kernel tells that a descriptor is closed some time after close(2) has returned. Who seals by hand asks again.
+static constexpr std::chrono::milliseconds kWriterClosesMax{5000}, kWriterClosesByHandMax{500};
 static constexpr std::chrono::milliseconds kWriterPoll{50};
 
 NameChange NameChanges::ChangeOf(const meta::RenameParams& params) {
@@ -103,50 +103,57 @@ bool NameChanges::SealsInstead(const meta::RenameParams& params, const meta::Att
                                const Done<void>& done) {
   const auto seals = WantsSeal(params, moved, caller.context);
   if (seals.ok() && !*seals) return false;
-  auto refuse = [this, params, done](const Error& why) {
-    NoteRefused(params, why);
-    done(why);
+  auto end = [this, params, done](const Status& sealed) {
+    const bool is_refused = !sealed.ok() && sealed.error().code != ErrorCode::kInterrupted;
+    if (is_refused && !params.wants_seal) NoteRefused(params, sealed.error());
+    done(sealed);
   };
   if (!seals.ok()) {
-    refuse(seals.error());
-  } else if (!at_.seals.TakePlace(caller.uid)) {
-    refuse(MakeError(ErrorCode::kBusy, "too many other directories of this user's are being sealed; try again"));
-  } else {
-    auto leave = [this, params, uid = caller.uid, done](const Status& sealed) {
-      at_.seals.LeavePlace(uid);
-      if (!sealed.ok() && sealed.error().code == ErrorCode::kBusy) NoteRefused(params, sealed.error());
-      done(sealed);
-    };
-    SealOnceClosed({params, moved.inode, caller, Clock::Now() + kWriterClosesMax, std::move(leave)});
+    end(seals.error());
+    return true;
   }
+  Sealing sealing{params, caller, Clock::Now(), std::move(end), done};
+  sealing.params.expected_from = moved.inode;
+  sealing.until += params.wants_seal ? kWriterClosesByHandMax : kWriterClosesMax;
+  SealOnceClosed(sealing);
   return true;
 }
 
 // Looks again and again, without a thread, until nobody writes below.
 void NameChanges::SealOnceClosed(const Sealing& sealing) {
   auto look = [this, sealing] {
-    const Context& context = sealing.caller.context;
-    const auto writers = at_.seals.DescribeWriters(context, sealing.directory, Seals::What::kWritten);
-    if (!writers.ok()) return sealing.done(writers.error());
-    if (writers->empty()) return MarkAndSeal(sealing);
-    LookAgain(sealing, *writers);
+    const Caller& caller = sealing.caller;
+    if (!at_.seals.TakePlace(caller.uid)) return LookAgain(sealing, {"too many of this user's look for writers"});
+    const auto writers = at_.seals.DescribeWriters(caller.context, DirectoryOf(sealing), Seals::What::kWritten);
+    at_.seals.LeavePlace(caller.uid);
+    if (!writers.ok()) return sealing.refuse(writers.error());
+    if (!writers->empty()) return LookAgain(sealing, *writers);
+    MakeDurableAndSeal(sealing);
   };
-  at_.calls.RunToWait(sealing.caller, std::move(look), sealing.done);
+  at_.calls.RunToWait(sealing.caller, std::move(look), sealing.refuse);
 }
 
 void NameChanges::LookAgain(const Sealing& sealing, const std::vector<std::string>& writers) {
   if (Clock::Now() >= sealing.until) {
     std::string text;
     for (const std::string& writer : writers) text += (text.empty() ? "" : "; ") + writer;
-    return sealing.done(MakeError(ErrorCode::kBusy, "it cannot be sealed: " + text));
+    return sealing.refuse(MakeError(ErrorCode::kBusy, "it cannot be sealed: " + text));
   }
-  auto time_is_up = [] { return MakeError(ErrorCode::kUnavailable, "it is time to look again"); };
-  static_cast<void>(
-      at_.waits.Within(sealing.caller.context.WithTimeout(kWriterPoll), time_is_up, [this, sealing](const Status& why) {
-        const bool is_gone = why.error().code == ErrorCode::kInterrupted;
-        if (is_gone) return sealing.done(why);
-        SealOnceClosed(sealing);
-      }));
+  AfterPause(at_, sealing.caller, kWriterPoll, [this, sealing](const Status& paused) {
+    if (!paused.ok()) return sealing.refuse(paused);
+    SealOnceClosed(sealing);
+  });
+}
+
+// Before the mark, so that it is there for a short time.
+void NameChanges::MakeDurableAndSeal(const Sealing& now_closed) {
+  Sync(now_closed.caller, SyncRounds::Scope::kCommit,
+       [this, sealing = now_closed, begun = Clock::Now()](const Status& durable) mutable {
+         if (!durable.ok()) return sealing.refuse(durable);
+         sealing.until += Clock::Now() - begun;
+         at_.calls.RunToWait(
+             sealing.caller, [this, sealing] { MarkAndSeal(sealing); }, sealing.refuse);
+       });
 }
 
 // Nobody seemed to write. From the mark on nobody begins to; who had begun just before is found by the second look.
@@ -157,29 +164,33 @@ void NameChanges::MarkAndSeal(const Sealing& sealing) {
   const bool stays = params.from_parent == params.to_parent && params.from_name == params.to_name;
   const auto marked = [&] {
     SyncRounds::Operation operation(at_.rounds);
-    return at_.parts.names.MarkSealing(context, sealing.directory,
+    return at_.parts.names.MarkSealing(context, DirectoryOf(sealing),
                                        stays ? Namespace::SealFor::kItself : Namespace::SealFor::kCommit);
   }();
-  if (!marked.ok()) return sealing.done(marked.error());
+  if (!marked.ok()) return sealing.refuse(marked.error());
   seal_marked.Pass();
   if (marked->before == meta::SealState::kSealed) {
-    return sealing.done(stays ? Status() : Status(MakeError(ErrorCode::kSealed, "it is sealed, and keeps its name")));
+    return sealing.refuse(stays ? Status() : Status(MakeError(ErrorCode::kSealed, "it is sealed, and keeps its name")));
   }
-  auto reopen = [this, directory = sealing.directory, marked = *marked] {
+  auto reopen = [this, directory = DirectoryOf(sealing), marked = *marked] {
     SyncRounds::Operation operation(at_.rounds);
     // Where it is sealed, or somebody has ended that, the mark is another.
     static_cast<void>(at_.parts.names.EndSealing({}, directory, marked, Namespace::SealEnd::kReopen).ok());
   };
-  const auto writers = at_.seals.DescribeWriters(context, sealing.directory, Seals::What::kWrittenForSeal);
+  const auto writers = at_.seals.DescribeWriters(context, DirectoryOf(sealing), Seals::What::kWrittenForSeal);
   if (!writers.ok() || !writers->empty()) reopen();
-  if (!writers.ok()) return sealing.done(writers.error());
+  if (!writers.ok()) return sealing.refuse(writers.error());
   if (!writers->empty()) return LookAgain(sealing, *writers);
   meta::RenameParams rename = params;
   rename.seals = marked->mark;
-  rename.expected_from = sealing.directory;
-  Rename(rename, sealing.caller, [reopen, done = sealing.done](const Status& renamed) {
-    if (!renamed.ok()) reopen();
-    done(renamed);
+  Rename(rename, sealing.caller, [this, reopen, done = sealing.done](const Status& renamed) {
+    if (renamed.ok()) return done(renamed);
+    // On a thread that may wait, also for a caller who is gone.
+    auto end = [reopen, renamed, done] {
+      reopen();
+      done(renamed);
+    };
+    at_.calls.RunToWait({}, std::move(end), [renamed, done](const Status&) { done(renamed); });
   });
 }
 

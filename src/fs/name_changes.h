@@ -45,15 +45,17 @@ class NameChanges {
   Result<meta::RenameResult> RenameGoing(const Context& context, meta::RenameParams params);
   Error TookTooLong() const;  // the sync point; what it waits for
   struct Sealing {
-    meta::RenameParams params;
-    InodeId directory;
+    meta::RenameParams params;  // with `expected_from`: the directory
     Caller caller;
     Clock::time_point until;  // writers are waited for
+    Done<void> refuse;        // calls `done`; a commit is noted as refused
     Done<void> done;
   };
+  static InodeId DirectoryOf(const Sealing& sealing) { return *sealing.params.expected_from; }
   Result<bool> WantsSeal(const meta::RenameParams& params, const meta::Attr& moved, const Context& context);
   void SealOnceClosed(const Sealing& sealing);
   void LookAgain(const Sealing& sealing, const std::vector<std::string>& writers);
+  void MakeDurableAndSeal(const Sealing& sealing);
   void MarkAndSeal(const Sealing& sealing);
 
   const Services at_;

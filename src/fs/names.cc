@@ -67,9 +67,9 @@ void Names::Link(InodeId inode, InodeId new_parent, std::string_view new_name, D
   auto link = [this, inode, new_parent, name = std::string(new_name), caller,
                done = std::move(done)](const Status& covered) {
     if (!covered.ok()) return done(covered.error());
-    auto make = [this, caller, inode, new_parent, name, done] { done(LinkNow(caller, inode, new_parent, name)); };
-    if (at_.parts.names.KnowsSealsOf(caller.context, inode)) return make();
-    at_.calls.RunToWait(caller, std::move(make), [done](const Status& refused) { done(refused.error()); });
+    OnceSealsAreKnown(at_, inode, caller, [this, caller, inode, new_parent, name, done](const Status& may) {
+      done(may.ok() ? LinkNow(caller, inode, new_parent, name) : Result<meta::Attr>(may.error()));
+    });
   };
   at_.copies.WhenCovered(inode, new_parent, caller, std::move(link));
 }

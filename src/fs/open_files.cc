@@ -93,7 +93,7 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   // Where the session was lost meanwhile: a descriptor of none could not be written to.
   static_cast<void>(at_.session.Await(context).ok());
   // From here on the file counts as written, or the seal is found.
-  const auto writing = at_.seals.BeginChange(context, parent);
+  const auto writing = at_.seals.BeginChange(context, created.attr.inode, parent);
   InodePtr inode = at_.table.AddLookup(created.attr.inode);
   inode->directory = parent.value;
   inode->made_without_name = params.without_name;
@@ -127,27 +127,21 @@ Error OpenFiles::SessionWasLost() {
   return MakeError(ErrorCode::kStale, "this host lost its session with the cluster while the file was opened");
 }
 
-void OpenFiles::OpenOnceSealsAreKnown(InodeId id, const OpenFlags& flags, const Done<HandleId>& done,
-                                      const Caller& caller) {
-  auto open = [this, id, flags, done, caller] {
-    const Status may = at_.parts.names.CheckUnsealed(caller.context, id);
+void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
+  if (!flags.write && !flags.truncate) return OpenUnsealed(id, flags, std::move(done), caller);
+  OnceSealsAreKnown(at_, id, caller, [this, id, flags, done = std::move(done), caller](Status may) {
+    if (may.ok()) may = at_.parts.names.CheckUnsealed(caller.context, id);
     if (!may.ok()) return done(may.error());
-    Open(id, flags, done, caller);
-  };
-  at_.calls.RunToWait(caller, std::move(open), [done](const Status& refused) { done(refused.error()); });
+    OpenUnsealed(id, flags, done, caller);
+  });
 }
 
-void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
-  const bool changes = flags.write || flags.truncate;
-  if (changes && !at_.parts.names.KnowsSealsOf(caller.context, id))
-    return OpenOnceSealsAreKnown(id, flags, done, caller);
+void OpenFiles::OpenUnsealed(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
   Seals::Change emptying;
   if (flags.truncate) {
     auto begun = at_.seals.BeginChange(caller.context, id);
     if (!begun.ok()) return done(begun.error());
     emptying = *std::move(begun);
-  } else if (changes) {
-    if (Status may = at_.parts.names.CheckUnsealed(caller.context, id); !may.ok()) return done(may.error());
   }
   if (flags.executes) {
     if (Status may = at_.privileges.CheckMayExecute(id, caller); !may.ok()) return done(may.error());

@@ -32,8 +32,8 @@ class OpenFiles {
   // An inode that an open holds while it has no handle yet: should its last name go meanwhile, its bytes stay.
   class Held;
   static Error SessionWasLost();
-  // Where that takes a look at all names, which a thread that receives requests must not make.
-  void OpenOnceSealsAreKnown(InodeId id, const OpenFlags& flags, const Done<HandleId>& done, const Caller& caller);
+  // Of a file that did not lie below a seal.
+  void OpenUnsealed(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
 
   // For `uid`, who opens.
   HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) REQUIRES_LOCK(inode->mutex);

@@ -35,7 +35,11 @@ Status LocalNameChanges::Finish(const meta::RenameParams& params, bool replaced,
   meta::RenameParams back{params.to_parent, params.to_name, params.from_parent, params.from_name,
                           params.mode == meta::RenameMode::kExchange ? params.mode : meta::RenameMode::kNoReplace};
   if (params.seals && params.expected_from) {
-    static_cast<void>(at().parts.names.SetSeal({}, *params.expected_from, meta::SealState::kNone).ok());
+    meta::Namespace& names = at().parts.names;
+    static_cast<void>(names.SetSeal({}, *params.expected_from, meta::SealState::kNone).ok());
+    // The rename that is made instead seals it.
+    if (!params.wants_seal)
+      static_cast<void>(names.SetSeal({}, *params.expected_from, meta::SealState::kAtCommit).ok());
   }
   if (auto undone = Commit({}, back); !undone.ok()) {
     spdlog::error("rename of '{}' to '{}' is not durable and could not be undone: {}", params.from_name, params.to_name,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/machine_limits.h"
 #include "fs/collector.h"
 #include "fs/local_collection.h"
@@ -180,6 +181,9 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
 
 Status LocalFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(tickets->FailWhereBytesMayLack());
+  if (Status ended = parts.names.EndAllSealing({}); !ended.ok()) {
+    spdlog::warn("what was about to be sealed when the daemon ended stays so: {}", ended.error().message);
+  }
   local_totals->Start();
   CAIRNFS_RETURN_IF_ERROR(atomic_rules.Start({}));
   commits->LookAtRecords();
@@ -309,9 +313,12 @@ Status SharedFileSystem::Start() {
   seals.SetAskOthers([this](const Context& context, Seals::What what) { return host.WritersElsewhere(context, what); },
                      [this] { return host.NameOf(host.self()); });
   seals.SetSession([this] { return host.session(); });
+  seals.SetPublish([this](const std::function<void()>& ended) {
+    rounds->Request([ended](const Status&) { ended(); }, SyncRounds::Scope::kClosed);
+  });
   host.peers().SetOpenHandler([this](cluster::OpenWhat what) -> Result<std::vector<InodeId>> {
     if (what == cluster::OpenWhat::kPlaces) return keeping.OpenPlaces();
-    return seals.WrittenHere(Context(stop.get_token()), what);
+    return seals.WrittenHere(Context(stop.get_token()), what, Seals::For::kOtherHost);
   });
   shared_files->SetOrphans(member->orphans());
   room->SetLacksNodes([this] { return host.chunks().LacksNodes(); });

@@ -196,7 +196,7 @@ struct PolicyEffect {
   enum class Own { kNone, kHasOne, kHasNone } own = Own::kNone;  // the directory itself, from then on
   bool touches_above = false;  // the policy of the directory that it lies in has something to do
   bool ends_commit = false;    // its record of a commit goes
-  bool only_keeps = false;     // a pin or a hold, which change nothing of what is sealed
+  bool only_keeps = false;     // a pin, a hold or a metric, which change nothing of what is sealed
 };
 
 inline constexpr size_t kDirectoryTimesStripes = 64;
@@ -333,8 +333,9 @@ class Namespace {
 
   // Of a directory; kNone of all else.
   Result<SealState> SealOf(const Context& context, InodeId inode);
-  // To kNone, kAtCommit or kCommits. kSealed: it is sealed, and not to be kNone; or it lies below a sealed directory.
-  // kNotDirectory; kNotFound: it, or a directory above it, is removed.
+  // To kNone, kAtCommit (of one that is being sealed by a rename it is so) or kCommits. kSealed: it is sealed, and not
+  // to be kNone; or it lies below a sealed directory. kNotDirectory; kNotFound: it, or a directory above it, is
+  // removed.
   Status SetSeal(const Context& context, InodeId directory, SealState to);
   // From now on nothing below can be changed, but it is not known yet whether anybody writes there. Of one that is
   // sealed already nothing is changed (Marked::before). Errors as of SetSeal; after one nothing is marked.
@@ -347,10 +348,14 @@ class Namespace {
   // Makes it sealed, or what it was before. kBusy: the mark is another by now.
   enum class SealEnd { kSeal, kReopen };
   Status EndSealing(const Context& context, InodeId directory, const Marked& marked, SealEnd end);
+  // Of all that are being sealed: what they were before. Where no host is about to seal anything.
+  Status EndAllSealing(const Context& context);
   // kSealed: the inode is sealed, or below a directory that is; as this process saw the seals last (ForgetSeals). Takes
   // long where it does not KnowSealsOf it: all names are looked at, once for all such files.
   Status CheckUnsealed(const Context& context, InodeId inode);
   bool KnowsSealsOf(const Context& context, InodeId inode);
+  // Of those directories the ones that are sealed, or are being sealed.
+  Result<std::vector<InodeId>> SealedDirectories(const Context& context);
   // kSealed: a directory below this one, or itself, is sealed.
   Status CheckNoneSealedBelow(const Context& context, InodeId directory);
   // The name of a directory.
@@ -380,8 +385,11 @@ class Namespace {
   Status CheckBelowNone(const Context& context, const Seals& seals, InodeId directory);
   Status CheckInodeBelowNone(const Context& context, const Seals& seals, InodeId inode);
   Result<std::shared_ptr<const SealsSeen::Inodes>> LinkedBelowSeals(const Context& context, const Seals& seals);
+  Status CheckLinkedBelowNone(const Context& context, Seals seals, InodeId inode);
+  Status CheckNoneSealedAbove(const Context& context, InodeId parent);
   using SealChange = std::function<Result<bool>(InodeRecord& record, const Seals& seals)>;
-  Status ChangeSeal(const Context& context, InodeId directory, const SealChange& change);
+  enum class Above { kUnsealed, kAny };  // what the directories above have to be
+  Status ChangeSeal(const Context& context, InodeId directory, Above above, const SealChange& change);
   Result<InodeId> AllocateInode(const Context& context);
   // To be called when another host has used the number `taken`: then the numbers that were reserved with it are not
   // this host's either.

@@ -4,6 +4,7 @@ that; on one host and on three. Options: tests/support/cluster_world.py; names o
 """
 
 import contextlib
+import ctypes
 import errno
 import json
 import mmap
@@ -18,6 +19,7 @@ from cluster_world import OPTIONS, World, read, stores_of, write
 from runs import STEP, call
 
 OWNER, STRANGER = 1234, 4321
+LIBC = ctypes.CDLL(None, use_errno=True)
 DONE, USAGE, BUSY, DENIED = 0, 2, 5, 6
 
 
@@ -39,6 +41,11 @@ def failure_of(act):
     return 0
 
 
+def exchange(one, other):
+    if LIBC.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2) != 0:
+        raise OSError(ctypes.get_errno(), "renameat2")
+
+
 def sealed(path):
     try:
         return os.getxattr(path, "user.cairnfs.sealed").decode()
@@ -51,6 +58,7 @@ def make(path):
     """A checkpoint with something of each kind in it."""
     os.makedirs(path + "/below/more")
     write(path + "/file", b"content")
+    os.setxattr(path + "/file", "user.before", b"1")
     write(path + "/below/deep", b"deep")
     os.symlink("file", path + "/link")
 
@@ -79,6 +87,8 @@ def changes_of(top, outside):
         "rename out": lambda: os.rename(top + "/below", outside + "/new"),
         "rename in": lambda: os.rename(outside + "/free", top + "/new"),
         "rename over": lambda: os.rename(outside + "/free", top + "/file"),
+        "exchange": lambda: exchange(outside + "/free", top + "/file"),
+        "exchange of the directory": lambda: exchange(outside, top),
         "rename of the directory": lambda: os.rename(top, top + ".new"),
         "chmod": lambda: os.chmod(top + "/file", 0o600),
         "fchmod of a file open for reading": lambda: os.fchmod(fd, 0o600),
@@ -88,7 +98,7 @@ def changes_of(top, outside):
         "utimens": lambda: os.utime(top + "/file", (1, 1)),
         "utimens of a directory": lambda: os.utime(top + "/below", (1, 1)),
         "setxattr": lambda: os.setxattr(top + "/file", "user.mine", b"1"),
-        "a metric": lambda: os.setxattr(top, "user.cairnfs.metric.loss", b"1"),
+        "removexattr": lambda: os.removexattr(top + "/file", "user.before"),
         "a policy": lambda: os.setxattr(top, "user.cairnfs.retain", b'{"keep_last":1}'),
         "a level": lambda: os.setxattr(top, "user.cairnfs.level", b"local"),
         "seal of what is below": lambda: os.setxattr(top + "/below", "user.cairnfs.sealed", b"1"),
@@ -151,7 +161,9 @@ def nothing_below_can_be_changed(_seed):
         assert failure_of(lambda: os.rmdir(mount.path + "/run")) == errno.ENOTEMPTY
         os.rename(mount.path + "/run", mount.path + "/runs")
         os.rename(mount.path + "/runs", mount.path + "/run")
-        # Pins and holds change nothing of it.
+        # Pins, holds and metrics change nothing of it.
+        os.setxattr(top, "user.cairnfs.metric.loss", b"1")
+        os.removexattr(top, "user.cairnfs.metric.loss")
         call("hold", top, "--for", "1h")
         call("pin", top)
         call("unpin", top)
@@ -205,7 +217,7 @@ def it_is_refused_while_somebody_writes(_seed):
         mapping = mmap.mmap(writer.fileno(), 4) if has_mappings(writer) else None
         writer.close()
         if mapping is not None:
-            assert "below/deep" in call("seal", top, expect=BUSY).stderr
+            expect_writer(top, "below/deep")
             mapping[0:1] = b"d"
             mapping.close()
         # Who reads is in nobody's way, and one who has just closed neither.
@@ -219,9 +231,15 @@ def it_is_refused_while_somebody_writes(_seed):
         # By the name that it has elsewhere.
         os.link(top + "/file", mount.path + "/second")
         with open(mount.path + "/second", "r+b"):
-            assert "open for writing" in call("seal", top, expect=BUSY).stderr
+            expect_writer(top, "is open for writing")
         held.close()
         mount.umount()
+
+
+def expect_writer(top, said):
+    """The call is refused soon; the command asks again for some seconds."""
+    assert failure_of(lambda: os.setxattr(top, "user.cairnfs.sealed", b"1")) == errno.EBUSY
+    assert said in os.getxattr(top, "user.cairnfs.writers").decode()
 
 
 def has_mappings(file):
@@ -319,14 +337,13 @@ def a_daemon_that_dies_while_it_seals_leaves_a_way_on(_seed):
                 del os.environ["CAIRNFS_FAILPOINTS"]
             if commits:
                 os.setxattr(mount.path + "/tmp", "user.cairnfs.sealed", b"at-commit")
-                os.fsync(os.open(mount.path + "/tmp", os.O_RDONLY))
                 assert failure_of(lambda: os.rename(mount.path + "/tmp", mount.path + "/final")) != 0
             else:
                 assert attempt("seal", mount.path + "/tmp").returncode != 0
             mount.kill()
             mount = Mount(scratch, SMALL)
-            # The mark may have been lost with the daemon, as nothing was made durable after it.
-            assert sealed(mount.path + "/tmp") in ("sealing", "at-commit" if commits else None)
+            assert sealed(mount.path + "/tmp") == ("at-commit" if commits else None)
+            write(mount.path + "/tmp/file", b"content")
             if commits:
                 os.rename(mount.path + "/tmp", mount.path + "/final")
                 assert sealed(mount.path + "/final") == "1"
@@ -363,6 +380,25 @@ def it_holds_on_all_hosts(world):
         os.chmod(host.path("step", "file"), 0o644)
 
 
+def a_host_that_dies_at_a_commit_leaves_it_to_the_next_try(world):
+    one, two, _ = world.hosts
+    one.umount()
+    one.mount(CAIRNFS_FAILPOINTS="fs.seal_marked=kill")
+    make(one.path("tmp"))
+    os.mkdir(one.path("out3"))
+    write(one.path("out3", "free"), b"free")
+    words = ("commit", "--seal", "--ranks", "1", "--rank", "0")
+    subprocess.run(one.inside(program("cairnfs"), *words, one.path("tmp"), one.path("final")), check=False, timeout=60)
+    one.kill()
+    one.mount()
+    assert sealed(one.path("tmp")) == "sealing"
+    assert failure_of(lambda: os.unlink(one.path("tmp", "file"))) == errno.EROFS
+    two.cairnfs(*words, two.path("tmp"), two.path("final"))
+    assert sealed(one.path("final")) == "1"
+    expect_all_refused(one.path("final"), one.path("out3"))
+    two.cairnfs("unseal", two.path("final"))
+
+
 def a_host_that_comes_later_knows(world):
     one, two, _ = world.hosts
     make(one.path("later"))
@@ -378,7 +414,8 @@ def a_host_that_comes_later_knows(world):
 
 ALONE = (nothing_below_can_be_changed, a_file_is_sealed_under_each_of_its_names, it_is_refused_while_somebody_writes,
          bad_input_is_told, commits_seal, a_daemon_that_dies_while_it_seals_leaves_a_way_on)
-AMONG_SEVERAL = (it_holds_on_all_hosts, a_host_that_comes_later_knows)
+AMONG_SEVERAL = (it_holds_on_all_hosts, a_host_that_comes_later_knows,
+                 a_host_that_dies_at_a_commit_leaves_it_to_the_next_try)
 
 
 def main():

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kSealLevelsMax = 100'000;
 constexpr size_t kSealRecordsPerRead = 1000;
-constexpr size_t kLinkedMax = 4'000'000;  // files with several names that are looked for at once
+constexpr size_t kLinkedMax = 4'000'000;  // files below seals whose records do not tell where they are
+constexpr int kLinkedLooksMax = 3;
 
 Error Sealed(InodeId directory) {
   return MakeError(ErrorCode::kSealed, "directory " + std::to_string(directory.value) +
@@ -133,27 +134,56 @@ Status Namespace::CheckBelowNone(const Context& context, const Seals& seals, Ino
 Result<std::shared_ptr<const SealsSeen::Inodes>> Namespace::LinkedBelowSeals(const Context& context,
                                                                              const Seals& seals) {
   if (auto known = seals_.linked(seals)) return known;
-  SealsSeen::Inodes linked;
-  CAIRNFS_RETURN_IF_ERROR(VisitAll(context, store_, "I", [&](const kv::KvEntry& entry) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(const InodeRecord record, InodeRecord::Decode(entry.value));
-    const auto inode = InodeOfKey(entry.key);
-    if (!inode || IsDirectory(record) || record.nlink == 0 || KnownPlace(record)) return {};
-    linked.insert(*inode);
-    if (linked.size() <= kLinkedMax) return {};
-    return MakeError(ErrorCode::kUnavailable, "too many files have several names for a look at all of them");
-  }));
-  auto below = std::make_shared<SealsSeen::Inodes>();
+  auto linked = std::make_shared<SealsSeen::Inodes>();
+  std::vector<InodeId> files;  // below seals, of which it is not known yet whether their records tell where they are
+  const auto sort_out = [&]() -> Status {
+    std::vector<std::string> keys;
+    for (const InodeId file : files) keys.push_back(InodeKey(file));
+    CAIRNFS_RETURN_IF_ERROR(
+        kv::ReadKeys(context, store_, keys, kSealRecordsPerRead, [&](size_t i, const kv::KvEntry* entry) -> Status {
+          if (entry == nullptr) return {};
+          CAIRNFS_ASSIGN_OR_RETURN(const InodeRecord record, InodeRecord::Decode(entry->value));
+          if (!KnownPlace(record)) linked->insert(files[i]);
+          return {};
+        }));
+    files.clear();
+    if (linked->size() <= kLinkedMax) return {};
+    return MakeError(ErrorCode::kUnavailable, "too many files below sealed directories have several names");
+  };
+  std::optional<InodeId> looked_at;
+  bool is_sealed = false;
   CAIRNFS_RETURN_IF_ERROR(VisitAll(context, store_, "E", [&](const kv::KvEntry& entry) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(const DentryRecord dentry, DentryRecord::Decode(entry.value));
     const auto place = ParentOfDentryKey(entry.key);
-    if (!place || !linked.contains(dentry.inode)) return {};
-    const Status free = CheckBelowNone(context, seals, *place);
-    if (!free.ok() && free.error().code != ErrorCode::kSealed) return free;
-    if (!free.ok()) below->insert(dentry.inode);
-    return {};
+    if (!place) return {};
+    if (place != looked_at) {
+      const Status free = CheckBelowNone(context, seals, *place);
+      is_sealed = !free.ok() && free.error().code == ErrorCode::kSealed;
+      const bool is_gone = !free.ok() && free.error().code == ErrorCode::kNotFound;
+      if (!free.ok() && !is_sealed && !is_gone) return free;
+      looked_at = place;
+    }
+    if (!is_sealed) return {};
+    CAIRNFS_ASSIGN_OR_RETURN(const DentryRecord dentry, DentryRecord::Decode(entry.value));
+    if (dentry.type != S_IFDIR) files.push_back(dentry.inode);
+    return files.size() < kSealRecordsPerRead ? Status() : sort_out();
   }));
-  seals_.NoteLinked(seals, below);
-  return std::shared_ptr<const SealsSeen::Inodes>(below);
+  CAIRNFS_RETURN_IF_ERROR(sort_out());
+  seals_.NoteLinked(seals, linked);
+  return std::shared_ptr<const SealsSeen::Inodes>(linked);
+}
+
+// Another host may have ended the seal since it was looked for: before a refusal they are read anew.
+Status Namespace::CheckLinkedBelowNone(const Context& context, Seals seals, InodeId inode) {
+  for (int look = 0; look < kLinkedLooksMax; look++) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto linked, LinkedBelowSeals(context, seals));
+    if (!linked->contains(inode)) return {};
+    CAIRNFS_ASSIGN_OR_RETURN(const Seals now, SealsNow(context, 1));
+    if (now.count == 0) return {};
+    if (now.revision == seals.revision) break;
+    seals = now;
+  }
+  return MakeError(ErrorCode::kSealed,
+                   "it has a name below a sealed directory, whose owner and root can end that (cairnfs unseal)");
 }
 
 Status Namespace::CheckInodeBelowNone(const Context& context, const Seals& seals, InodeId inode) {
@@ -164,12 +194,7 @@ Status Namespace::CheckInodeBelowNone(const Context& context, const Seals& seals
   if (const auto place = KnownPlace(loaded.record)) {
     CAIRNFS_RETURN_IF_ERROR(CheckBelowNone(context, seals, *place));
   } else {
-    CAIRNFS_ASSIGN_OR_RETURN(const auto linked, LinkedBelowSeals(context, seals));
-    if (linked->contains(inode)) {
-      return MakeError(ErrorCode::kSealed,
-                       "it has a name below a sealed directory, whose owner and root can end that "
-                       "(cairnfs unseal)");
-    }
+    CAIRNFS_RETURN_IF_ERROR(CheckLinkedBelowNone(context, seals, inode));
   }
   seals_.NoteBelowNone(seals, {inode});
   return {};
@@ -180,7 +205,9 @@ bool Namespace::KnowsSealsOf(const Context& context, InodeId inode) {
   if (!seals.ok() || seals->count == 0 || seals_.IsBelowNone(*seals, inode)) return true;
   const auto loaded = LoadInode(context, store_, inode);
   const bool is_told = !loaded.ok() || IsDirectory(loaded->record) || loaded->record.nlink == 0;
-  return is_told || KnownPlace(loaded->record).has_value() || seals_.linked(*seals) != nullptr;
+  if (is_told || KnownPlace(loaded->record)) return true;
+  const auto linked = seals_.linked(*seals);
+  return linked && !linked->contains(inode);  // before a refusal it may be looked for once more
 }
 
 Result<uint64_t> Namespace::CheckUnsealed(const Context& context, int attempt, std::initializer_list<InodeId> inodes) {
@@ -230,12 +257,28 @@ Result<std::vector<InodeId>> Namespace::FindNamedBelow(const Context& context, I
   return std::vector<InodeId>(found.begin(), found.end());
 }
 
-Status Namespace::CheckNoneSealedBelow(const Context& context, InodeId directory) {
+Result<std::vector<InodeId>> Namespace::SealedDirectories(const Context& context) {
   std::vector<InodeId> sealed;
   CAIRNFS_RETURN_IF_ERROR(VisitAll(context, store_, SealsKey(), [&](const kv::KvEntry& entry) -> Status {
     if (const auto inode = InodeOfKey(entry.key, SealsKey())) sealed.push_back(*inode);
     return {};
   }));
+  return sealed;
+}
+
+Status Namespace::EndAllSealing(const Context& context) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> sealed, SealedDirectories(context));
+  for (const InodeId directory : sealed) {
+    const auto loaded = LoadInode(context, store_, directory);
+    if (!loaded.ok() || !IsSealing(loaded->record.seal)) continue;  // of one that is damaged `check` tells
+    const Marked left{loaded->record.seal, loaded->record.seal_mark};
+    CAIRNFS_RETURN_IF_ERROR(EndSealing(context, directory, left, SealEnd::kReopen));
+  }
+  return {};
+}
+
+Status Namespace::CheckNoneSealedBelow(const Context& context, InodeId directory) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> sealed, SealedDirectories(context));
   CAIRNFS_ASSIGN_OR_RETURN(const auto below, FindBelow(context, directory, sealed));
   if (below.empty()) return {};
   return MakeError(ErrorCode::kSealed, "'" + PathOfInode(context, below.front()) + "' in it is sealed");
@@ -260,8 +303,18 @@ Result<SealState> Namespace::SealOf(const Context& context, InodeId inode) {
   return loaded.record.seal;
 }
 
+// kNotFound: one of them is removed.
+Status Namespace::CheckNoneSealedAbove(const Context& context, InodeId parent) {
+  for (InodeId above = parent; above != kRootInode;) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto loaded, LoadLiveDirectory(context, store_, above));
+    if (Blocks(loaded.record.seal)) return Sealed(above);
+    above = loaded.record.parent;
+  }
+  return {};
+}
+
 // `change` puts the new state into the record; false: nothing is to be changed.
-Status Namespace::ChangeSeal(const Context& context, InodeId directory, const SealChange& change) {
+Status Namespace::ChangeSeal(const Context& context, InodeId directory, Above above, const SealChange& change) {
   return RetryOnConflict(context, "seal", PaceOf(options_), [&](int) -> Status {
     CAIRNFS_ASSIGN_OR_RETURN(const Seals seals, SealsNow(context, 1));
     CAIRNFS_ASSIGN_OR_RETURN(auto loaded, LoadLiveDirectory(context, store_, directory));
@@ -269,12 +322,11 @@ Status Namespace::ChangeSeal(const Context& context, InodeId directory, const Se
     const bool was_sealed = Blocks(record.seal);
     CAIRNFS_ASSIGN_OR_RETURN(const bool changes, change(record, seals));
     if (!changes) return {};
-    for (InodeId above = record.parent; above != kRootInode;) {  // one in the trash is sealed no more
-      CAIRNFS_ASSIGN_OR_RETURN(const auto parent, LoadLiveDirectory(context, store_, above));
-      if (Blocks(parent.record.seal)) return Sealed(above);
-      above = parent.record.parent;
-    }
     const bool is_sealed = Blocks(record.seal);
+    // One in the trash is sealed no more.
+    const Status may = above == Above::kUnsealed ? CheckNoneSealedAbove(context, record.parent) : Status();
+    const bool ends_in_trash = !may.ok() && may.error().code == ErrorCode::kNotFound && !is_sealed;
+    if (!may.ok() && !ends_in_trash) return may;
     const uint64_t forgotten = seals_.forgotten();
     const uint64_t count = seals.count + (is_sealed ? 1 : 0) - (was_sealed ? 1 : 0);
     kv::Transaction transaction;
@@ -292,8 +344,9 @@ Status Namespace::ChangeSeal(const Context& context, InodeId directory, const Se
 }
 
 Status Namespace::SetSeal(const Context& context, InodeId directory, SealState to) {
-  return ChangeSeal(context, directory, [&](InodeRecord& record, const Seals&) -> Result<bool> {
-    const bool changes = record.seal != to;
+  return ChangeSeal(context, directory, Above::kUnsealed, [&](InodeRecord& record, const Seals&) -> Result<bool> {
+    const bool is_so = record.seal == SealState::kCommitting && to == SealState::kAtCommit;
+    const bool changes = record.seal != to && !is_so;
     if (changes && to != SealState::kNone && Blocks(record.seal)) return Sealed(directory);
     record.seal = to;
     record.seal_mark = 0;
@@ -303,17 +356,22 @@ Status Namespace::SetSeal(const Context& context, InodeId directory, SealState t
 
 Result<Namespace::Marked> Namespace::MarkSealing(const Context& context, InodeId directory, SealFor what) {
   Marked marked;
-  const Status status = ChangeSeal(context, directory, [&](InodeRecord& record, const Seals& seals) -> Result<bool> {
-    marked.before = record.seal;
-    marked.mark = seals.revision + 1;  // another one than each before, as each mark rewrites `s`
-    if (record.seal == SealState::kSealed) return false;
-    const bool is_of_commits = record.seal == SealState::kCommits || record.seal == SealState::kSealingCommits;
-    record.seal = what == SealFor::kCommit ? SealState::kCommitting
-                  : is_of_commits          ? SealState::kSealingCommits
-                                           : SealState::kSealing;
-    record.seal_mark = marked.mark;
-    return true;
-  });
+  InodeId parent;
+  Status status =
+      ChangeSeal(context, directory, Above::kUnsealed, [&](InodeRecord& record, const Seals& seals) -> Result<bool> {
+        marked.before = record.seal;
+        marked.mark = seals.revision + 1;  // another one than each before, as each mark rewrites `s`
+        if (record.seal == SealState::kSealed) return false;
+        const bool is_of_commits = record.seal == SealState::kCommits || record.seal == SealState::kSealingCommits;
+        record.seal = what == SealFor::kCommit ? SealState::kCommitting
+                      : is_of_commits          ? SealState::kSealingCommits
+                                               : SealState::kSealing;
+        record.seal_mark = marked.mark;
+        parent = record.parent;
+        return true;
+      });
+  // One that took a directory above away before the mark did not find it; one that does after it will.
+  if (status.ok() && marked.before != SealState::kSealed) status = CheckNoneSealedAbove(context, parent);
   if (status.ok()) return marked;
   // It may have been made all the same, for a caller who is gone, or a store that did not answer.
   if (marked.mark != 0 && marked.before != SealState::kSealed) {
@@ -323,7 +381,9 @@ Result<Namespace::Marked> Namespace::MarkSealing(const Context& context, InodeId
 }
 
 Status Namespace::EndSealing(const Context& context, InodeId directory, const Marked& marked, SealEnd end) {
-  return ChangeSeal(context, directory, [&](InodeRecord& record, const Seals&) -> Result<bool> {
+  // The mark goes whatever came meanwhile.
+  const Above above = end == SealEnd::kReopen ? Above::kAny : Above::kUnsealed;
+  return ChangeSeal(context, directory, above, [&](InodeRecord& record, const Seals&) -> Result<bool> {
     if (!IsSealing(record.seal) || record.seal_mark != marked.mark) return ChangedMeanwhile();
     SealState before = marked.before;
     if (before == SealState::kSealing) before = SealState::kNone;  // what a host that died has left

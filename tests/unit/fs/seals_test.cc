@@ -42,17 +42,22 @@ Result<std::string> SealedOf(FileSystem& fs, InodeId inode) {
 }
 
 TEST(ChangeGate, WhoAwaitsChangesWaitsForThoseThatHadBegun) {
+  const auto await = [](ChangeGate& gate) {
+    return gate.AwaitBegun(Context().WithTimeout(std::chrono::milliseconds(1)));
+  };
+  const InodeId first{5}, second{6};
   ChangeGate gate;
-  EXPECT_TRUE(gate.AwaitBegun({}));
-  auto old = gate.Begin();
-  EXPECT_FALSE(gate.AwaitBegun(Context().WithTimeout(std::chrono::milliseconds(1))));
-  const auto later = gate.Begin();
-  std::promise<bool> ended;
-  std::thread waiter([&] { ended.set_value(gate.AwaitBegun(Context().WithTimeout(std::chrono::milliseconds(1)))); });
-  EXPECT_FALSE(ended.get_future().get()) << "the old one is still under way";
-  waiter.join();
+  EXPECT_TRUE(gate.AwaitBegun({}).empty());
+  auto old = gate.Begin(first);
+  EXPECT_EQ(await(gate), std::vector{first});
+  auto later = gate.Begin(second);
   old.reset();
-  EXPECT_FALSE(gate.AwaitBegun(Context().WithTimeout(std::chrono::milliseconds(1)))) << "and now the later one";
+  EXPECT_EQ(await(gate), std::vector{second});
+  std::promise<std::vector<InodeId>> left;
+  std::thread waiter([&] { left.set_value(gate.AwaitBegun({})); });
+  later.reset();
+  EXPECT_TRUE(left.get_future().get().empty());
+  waiter.join();
 }
 
 TEST(Seals, NobodyOpensWhatIsSealedForWriting) {
@@ -131,6 +136,30 @@ TEST(Seals, ARenameSealsWhereItIsToldTo) {
   EXPECT_EQ(rename("final", kRootInode, "again").error().code, ErrorCode::kSealed);
 }
 
+TEST(Seals, AMetricOfWhatIsSealedMayBeSet) {
+  World world;
+  const InodeId directory = MakeSealable(*world.fs, "dir");
+  ASSERT_TRUE(SealNow(*world.fs, directory).ok());
+  const std::string metric = CAIRNFS_XATTR_METRIC_PREFIX "loss";
+  Attributes& attributes = world.fs->attributes();
+  EXPECT_TRUE(attributes.SetXattr({}, directory, metric, "1.5", kSetSealed).ok());
+  EXPECT_TRUE(attributes.RemoveXattr({}, directory, metric).ok());
+  EXPECT_TRUE(attributes.SetXattr({}, directory, "user.mine", "1", kSetSealed).error().code == ErrorCode::kSealed);
+}
+
+TEST(Seals, WhatADaemonThatEndedHasLeftIsOpenAgain) {
+  World world;
+  const InodeId directory = MakeSealable(*world.fs, "dir");
+  ASSERT_TRUE(world.fs->attributes().SetXattr({}, directory, CAIRNFS_XATTR_SEALED, "at-commit", kSetSealed).ok());
+  ASSERT_TRUE(world.names->MarkSealing({}, directory, meta::Namespace::SealFor::kCommit).ok());
+  EXPECT_EQ(*SealedOf(*world.fs, directory), "sealing");
+  // A commit that is tried again says so again.
+  EXPECT_TRUE(world.fs->attributes().SetXattr({}, directory, CAIRNFS_XATTR_SEALED, "at-commit", kSetSealed).ok());
+  world.Reopen();
+  EXPECT_EQ(*SealedOf(*world.fs, directory), "at-commit");
+  EXPECT_TRUE(world.fs->open_files().Create({}, directory, "file", WithMode(S_IFREG | 0644), kForWriting).ok());
+}
+
 class ClusterSeals : public ClusterTest {
  protected:
   Status SealOn(size_t number, InodeId directory) {
@@ -160,6 +189,37 @@ TEST_F(ClusterSeals, AWriterOnAnotherHostIsNamed) {
   }
   ASSERT_TRUE(host(2).fs->attributes().RemoveXattr({}, directory, CAIRNFS_XATTR_SEALED).ok());
   EXPECT_TRUE(host(1).OpenInode(file).ok());
+}
+
+// Its close waited for nothing, so a seal would come before its bytes.
+TEST_F(ClusterSeals, WhatAnotherHostIsYetToPublishCountsAsWritten) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("dir");
+  auto file = host(1).Create("file", directory);
+  ASSERT_TRUE(host(1).Write(file, 0, TextOf(1, 50'000)).ok());
+  host(1).chunks->HangSyncs();
+  host(1).fs->open_files().Release(file.handle);
+  const Status refused = SealOn(0, directory);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kBusy) << refused.error().message;
+  ASSERT_TRUE(Eventually([&] { return host(1).chunks->hanging_syncs() > 0; })) << "a round was asked for";
+  host(1).chunks->LetSyncsGo();
+  ASSERT_TRUE(Eventually([&] { return SealOn(0, directory).ok(); }));
+  EXPECT_EQ(host(0).fs->names().Lookup({}, directory, "file")->size, 50'000u);
+}
+
+TEST_F(ClusterSeals, ItsEndCountsOnOtherHostsAlsoForASecondName) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("dir");
+  host(0).Put("file", "content", directory);
+  const InodeId file = host(0).fs->names().Lookup({}, directory, "file")->inode;
+  ASSERT_TRUE(host(0).names->Link({}, file, kRootInode, "second").ok());
+  ASSERT_TRUE(SealOn(0, directory).ok());
+  EXPECT_EQ(host(1).OpenInode(file).error().code, ErrorCode::kSealed);
+  ASSERT_TRUE(host(0).fs->attributes().RemoveXattr({}, directory, CAIRNFS_XATTR_SEALED).ok());
+  const auto opened = host(1).OpenInode(file);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  host(1).fs->open_files().Release(*opened);
 }
 
 TEST_F(ClusterSeals, AHostThatDoesNotAnswerRefusesIt) {

@@ -59,11 +59,12 @@ class SealsTest : public NamespaceTest {
 };
 
 TEST_F(SealsTest, NothingBelowCanBeChanged) {
+  ASSERT_TRUE(names().SetXattr({}, file_, "user.before", "1", Namespace::XattrMode::kSet).ok());
   Seal();
   ExpectAll(ErrorCode::kSealed);
   EXPECT_CODE(names().Unlink({}, below_, "file"), ErrorCode::kSealed);
   EXPECT_CODE(names().Rmdir({}, directory_, "below"), ErrorCode::kSealed);
-  EXPECT_CODE(names().RemoveXattr({}, file_, "user.a"), ErrorCode::kNoData);
+  EXPECT_CODE(names().RemoveXattr({}, file_, "user.before"), ErrorCode::kSealed);
   EXPECT_CODE(SealBy(names(), below_), ErrorCode::kSealed) << "nor sealed anew";
   EXPECT_CODE(names().SetSeal({}, directory_, SealState::kCommits), ErrorCode::kSealed);
   EXPECT_EQ(names().Lookup({}, below_, "file")->inode, file_) << "reading goes on";
@@ -136,6 +137,31 @@ TEST_F(SealsTest, WhatIsSealedBelowIsFound) {
   ASSERT_TRUE(names().SetSeal({}, below_, SealState::kNone).ok());
   ASSERT_TRUE(names().Rmdir({}, kRootInode, "above", whole).ok());
   EXPECT_CODE(SealBy(names(), below_), ErrorCode::kNotFound) << "it is in the trash";
+}
+
+// The removal of all from above is made after the seal has looked there.
+TEST_F(SealsTest, NoMarkIsLeftInTheTrash) {
+  const InodeId above = MakeDirectory(kRootInode, "above");
+  ASSERT_TRUE(Rename(kRootInode, "dir", above, "dir").ok());
+  Namespace other(*store_, {}, {});
+  store_->before_commit = [&] {
+    TrashParams whole{.keep = std::chrono::hours(1)};
+    whole.whole = true;
+    ASSERT_TRUE(other.Rmdir({}, kRootInode, "above", whole).ok());
+  };
+  EXPECT_CODE(names().MarkSealing({}, below_, Namespace::SealFor::kItself), ErrorCode::kNotFound);
+  EXPECT_EQ(*names().SealOf({}, below_), SealState::kNone);
+  EXPECT_FALSE(*store_->Get({}, SealedKey(below_)));
+}
+
+TEST_F(SealsTest, AMarkEndsAlsoBelowAnother) {
+  const auto inner = names().MarkSealing({}, below_, Namespace::SealFor::kItself);
+  ASSERT_TRUE(inner.ok());
+  Seal();
+  EXPECT_CODE(names().EndSealing({}, below_, *inner, Namespace::SealEnd::kSeal), ErrorCode::kSealed);
+  ASSERT_TRUE(names().EndSealing({}, below_, *inner, Namespace::SealEnd::kReopen).ok());
+  Unseal();
+  EXPECT_TRUE(names().SetAttr({}, file_, {.mode = 0600}).ok());
 }
 
 TEST_F(SealsTest, OnlyTheLastMarkCounts) {
