@@ -19,6 +19,11 @@ class SealsTest : public NamespaceTest {
     out_ = MakeDirectory(kRootInode, "out");
     free_ = MakeFile(out_, "file");
   }
+  static AttrChanges Mode(uint32_t mode) {
+    AttrChanges changes;
+    changes.mode = mode;
+    return changes;
+  }
   static Status SealBy(Namespace& names, InodeId directory) {
     const auto marked = names.MarkSealing({}, directory, Namespace::SealFor::kItself);
     if (!marked.ok()) return marked.error();
@@ -45,9 +50,9 @@ class SealsTest : public NamespaceTest {
     expect("link inside", names().Link({}, file_, below_, "link"));
     expect("link from outside", names().Link({}, free_, below_, "free"));
     expect("link to outside", names().Link({}, file_, out_, "linked"));
-    expect("mode", names().SetAttr({}, file_, {.mode = 0600}));
-    expect("mode of a directory below", names().SetAttr({}, below_, {.mode = 0700}));
-    expect("mode of the directory", names().SetAttr({}, directory_, {.mode = 0700}));
+    expect("mode", names().SetAttr({}, file_, Mode(0600)));
+    expect("mode of a directory below", names().SetAttr({}, below_, Mode(0700)));
+    expect("mode of the directory", names().SetAttr({}, directory_, Mode(0700)));
     expect("xattr", names().SetXattr({}, file_, "user.a", "1", Namespace::XattrMode::kSet));
     expect("rename inside", Rename(below_, "file", below_, "moved"));
     expect("rename to outside", Rename(below_, "other", out_, "other"));
@@ -74,11 +79,11 @@ TEST_F(SealsTest, NothingBelowCanBeChanged) {
 
 TEST_F(SealsTest, WhatLiesElsewhereIsFree) {
   Seal();
-  EXPECT_TRUE(names().SetAttr({}, free_, {.mode = 0600}).ok());
+  EXPECT_TRUE(names().SetAttr({}, free_, Mode(0600)).ok());
   EXPECT_TRUE(Rename(out_, "file", out_, "moved").ok());
   const InodeId above = MakeDirectory(kRootInode, "above");
   EXPECT_CODE(names().Rename({}, {kRootInode, "dir", above, "dir"}), ErrorCode::kSealed);
-  EXPECT_TRUE(names().SetAttr({}, kRootInode, {.mode = 0755}).ok());
+  EXPECT_TRUE(names().SetAttr({}, kRootInode, Mode(0755)).ok());
 }
 
 TEST_F(SealsTest, WhatIsAboveMayMove) {
@@ -86,7 +91,7 @@ TEST_F(SealsTest, WhatIsAboveMayMove) {
   ASSERT_TRUE(Rename(kRootInode, "dir", above, "dir").ok());
   Seal();
   EXPECT_TRUE(Rename(kRootInode, "above", out_, "above").ok());
-  EXPECT_CODE(names().SetAttr({}, file_, {.mode = 0600}), ErrorCode::kSealed);
+  EXPECT_CODE(names().SetAttr({}, file_, Mode(0600)), ErrorCode::kSealed);
   EXPECT_CODE(names().Rmdir({}, above, "dir"), ErrorCode::kSealed);
 }
 
@@ -101,10 +106,10 @@ TEST_F(SealsTest, AnEmptySealedDirectoryStays) {
 TEST_F(SealsTest, AFileIsSealedUnderEachOfItsNames) {
   ASSERT_TRUE(names().Link({}, file_, out_, "second").ok());
   Seal();
-  EXPECT_CODE(names().SetAttr({}, file_, {.mode = 0600}), ErrorCode::kSealed);
+  EXPECT_CODE(names().SetAttr({}, file_, Mode(0600)), ErrorCode::kSealed);
   EXPECT_CODE(names().Link({}, file_, out_, "third"), ErrorCode::kSealed);
   EXPECT_TRUE(names().Unlink({}, out_, "second").ok()) << "that takes nothing away below";
-  EXPECT_CODE(names().SetAttr({}, file_, {.mode = 0600}), ErrorCode::kSealed);
+  EXPECT_CODE(names().SetAttr({}, file_, Mode(0600)), ErrorCode::kSealed);
   EXPECT_EQ(names().FindNamedBelow({}, directory_, {file_, free_})->size(), 1u);
 }
 
@@ -161,7 +166,7 @@ TEST_F(SealsTest, AMarkEndsAlsoBelowAnother) {
   EXPECT_CODE(names().EndSealing({}, below_, *inner, Namespace::SealEnd::kSeal), ErrorCode::kSealed);
   ASSERT_TRUE(names().EndSealing({}, below_, *inner, Namespace::SealEnd::kReopen).ok());
   Unseal();
-  EXPECT_TRUE(names().SetAttr({}, file_, {.mode = 0600}).ok());
+  EXPECT_TRUE(names().SetAttr({}, file_, Mode(0600)).ok());
 }
 
 TEST_F(SealsTest, OnlyTheLastMarkCounts) {
@@ -176,17 +181,17 @@ TEST_F(SealsTest, OnlyTheLastMarkCounts) {
   EXPECT_CODE(names().EndSealing({}, directory_, *first, SealEnd::kSeal), ErrorCode::kBusy);
   ASSERT_TRUE(names().EndSealing({}, directory_, *second, SealEnd::kReopen).ok());
   EXPECT_EQ(*names().SealOf({}, directory_), SealState::kCommits) << "as before";
-  EXPECT_TRUE(names().SetAttr({}, file_, {.mode = 0600}).ok());
+  EXPECT_TRUE(names().SetAttr({}, file_, Mode(0600)).ok());
 }
 
 TEST_F(SealsTest, ASealThatComesInBetweenIsNoticed) {
-  ASSERT_TRUE(names().SetAttr({}, file_, {.mode = 0644}).ok());  // what is seen last: no seal
+  ASSERT_TRUE(names().SetAttr({}, file_, Mode(0644)).ok());  // what is seen last: no seal
   Namespace other(*store_, {}, {});
   const auto seal = [&] { ASSERT_TRUE(SealBy(other, directory_).ok()); };
   store_->before_commit = seal;
-  EXPECT_CODE(names().SetAttr({}, file_, {.mode = 0600}), ErrorCode::kSealed);
+  EXPECT_CODE(names().SetAttr({}, file_, Mode(0600)), ErrorCode::kSealed);
   ASSERT_TRUE(other.SetSeal({}, directory_, SealState::kNone).ok());
-  EXPECT_TRUE(names().SetAttr({}, file_, {.mode = 0600}).ok()) << "and so is its end";
+  EXPECT_TRUE(names().SetAttr({}, file_, Mode(0600)).ok()) << "and so is its end";
   store_->before_commit = seal;
   EXPECT_CODE(names().Unlink({}, below_, "file"), ErrorCode::kSealed);
 }
@@ -194,12 +199,12 @@ TEST_F(SealsTest, ASealThatComesInBetweenIsNoticed) {
 TEST_F(SealsTest, ACommitSealsInOneStep) {
   const auto marked = names().MarkSealing({}, directory_, Namespace::SealFor::kCommit);
   ASSERT_TRUE(marked.ok());
-  EXPECT_CODE(names().SetAttr({}, file_, {.mode = 0600}), ErrorCode::kSealed);
+  EXPECT_CODE(names().SetAttr({}, file_, Mode(0600)), ErrorCode::kSealed);
   RenameParams params{kRootInode, "dir", out_, "final"};
   params.seals = marked->mark;
   ASSERT_TRUE(names().Rename({}, params).ok());
   EXPECT_EQ(*names().SealOf({}, directory_), SealState::kSealed);
-  EXPECT_CODE(names().SetAttr({}, file_, {.mode = 0600}), ErrorCode::kSealed);
+  EXPECT_CODE(names().SetAttr({}, file_, Mode(0600)), ErrorCode::kSealed);
   EXPECT_CODE(names().EndSealing({}, directory_, *marked, Namespace::SealEnd::kReopen), ErrorCode::kBusy);
 }
 
