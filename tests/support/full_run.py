@@ -1,5 +1,5 @@
 """A run whose histories have, beside what stays and what goes (run_history.py), all else that is done with checkpoints:
-deferred commits, the trash, a file that appears whole, `cairnfs latest` and `cairnfs watch`."""
+deferred commits, the trash, seals, a file that appears whole, `cairnfs latest` and `cairnfs watch`."""
 
 import contextlib
 import errno
@@ -8,7 +8,7 @@ import os
 import subprocess
 
 from cluster import wait_until
-from cluster_world import read
+from cluster_world import error_of, read
 from cairnfs_mount import program
 from retention_model import Checkpoint
 from run_history import Run
@@ -90,6 +90,31 @@ class FullRun(Run):
         one.held = True
         one.open_on = {opened_on for opened, opened_on in self.open_files if opened == name}
         assert read(self.path(name) + "/model") == self.contents[name], f"{self.name}/{name} came back otherwise"
+
+    # Seals.
+
+    def seal(self):
+        host = self.any_host()
+        if (name := self.pick()) is None:
+            return
+        try:
+            host.cairnfs("seal", self.path(name, host))
+        except AssertionError:
+            # A host that is cut off cannot say that nobody writes there.
+            assert name in self.may_be_gone or self.cut_off, f"{self.name}/{name} cannot be sealed: {self}"
+            return
+        self.checkpoints[name].sealed = True
+        self.may_be_gone.discard(name)
+        for change in os.unlink, lambda path: os.truncate(path, 0):
+            assert error_of(change, self.path(name) + "/model") == errno.EROFS, f"{self.name}/{name} is not sealed"
+
+    def unseal(self, name=None):
+        sealed = {name for name, one in self.checkpoints.items() if one.sealed}
+        if (name := name or self.pick(sealed)) is None:
+            return
+        host = self.any_host()
+        host.cairnfs("unseal", self.path(name, host))
+        self.checkpoints[name].sealed = False
 
     # What is found, and what is told.
 
@@ -190,6 +215,9 @@ class FullRun(Run):
         self.check_whole_file()
         if self.watched:
             self.check_watched()
+        for name, one in self.checkpoints.items():
+            if one.sealed:
+                self.unseal(name)
 
-    OPS = (*Run.OPS, begin_commit, begin_commit, end_commit, restore, restore, find_latest, begin_rewrite, begin_rewrite,
+    OPS = (*Run.OPS, begin_commit, begin_commit, end_commit, restore, restore, seal, unseal, find_latest, begin_rewrite, begin_rewrite,
            end_rewrite)

@@ -33,6 +33,7 @@ class Checkpoint:
     metrics: dict = dataclasses.field(default_factory=dict)
     pinned: bool = False
     held: bool = False
+    sealed: bool = False
     open_on: set = dataclasses.field(default_factory=set)  # names of hosts
 
     @property
@@ -40,7 +41,7 @@ class Checkpoint:
         return self.step, self.time
 
     def is_kept_by_hand(self, sees_open):
-        return self.pinned or self.held or sees_open(self)
+        return self.pinned or self.held or self.sealed or sees_open(self)
 
 
 def keeps(policy, one, counted, now):

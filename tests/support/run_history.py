@@ -187,7 +187,8 @@ class Run:
 
     def remove(self):
         """By hand: one that nothing else removes."""
-        if (name := self.pick(set(self.checkpoints) - self.may_be_gone)) is None:
+        sealed = {name for name, one in self.checkpoints.items() if one.sealed}
+        if (name := self.pick(set(self.checkpoints) - self.may_be_gone - sealed)) is None:
             return
         self.close_files(lambda opened: opened == name)
         shutil.rmtree(self.path(name))
