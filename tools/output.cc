@@ -7,8 +7,10 @@
 
 #include "base/printable.h"
 #include "base/user.h"
+#include "base/utc_text.h"
 #include "daemon/size_text.h"
 #include "json_text.h"
+#include "meta/refused_commit.h"
 #include "progress.h"
 
 namespace cairnfs::tools {
@@ -17,6 +19,7 @@ namespace {
 using daemon::FormatSize;
 
 constexpr int kFailuresTold = 16;  // to people
+constexpr int kCausesTold = 16;    // of one
 
 // Of a host alone: in a cluster the files are those of all hosts, and the chunks those of this one.
 double DedupRatio(const control::Space& space) {
@@ -129,6 +132,19 @@ std::string StopText(const control::Stop& stop) {
                      Printable(stop.waits_for()));
 }
 
+// "2026-11-21 20:41:25 UTC: DIRECTORY was not renamed on HOST: 'FILE': host HOST: WHY; ..."
+std::string FailureText(const control::RefusedCommit& failure) {
+  std::string text = UtcText({static_cast<int64_t>(failure.at()), 0}) + ": " + failure.directory() + " was not renamed";
+  if (!failure.host().empty()) text += " on " + failure.host();
+  const int told = std::min(failure.causes_size(), kCausesTold);
+  for (int i = 0; i < told; ++i) {
+    const auto& cause = failure.causes(i);
+    text += (i == 0 ? ": " : "; ") + meta::RefusalCause{cause.file(), cause.host(), cause.cause()}.Sentence();
+  }
+  const uint64_t more = failure.left_out() + static_cast<uint64_t>(failure.causes_size() - told);
+  return more == 0 ? text : text + fmt::format("; and {} more", more);
+}
+
 }  // namespace
 
 void Print(const std::string& text) {
@@ -150,7 +166,7 @@ std::string StatusText(const control::StatusReply& status) {
   if (status.has_stop()) text += Line("stop", StopText(status.stop()));
   if (status.has_cluster()) text += ClusterActivityText(status.cluster());
   const int told = std::min(status.failures_size(), kFailuresTold);
-  for (int i = 0; i < told; ++i) text += Line("failure", status.failures(i));
+  for (int i = 0; i < told; ++i) text += Line("failure", FailureText(status.failures(i)));
   if (const int more = status.failures_size() - told; more > 0) {
     text += Line("failure", fmt::format("and {} earlier ones (--json)", more));
   }

@@ -27,6 +27,9 @@
 /* Of a directory that a rename has published: what is known of that commit, as JSON. docs/commits.md has the keys.
  * Others: ENODATA. */
 #define CAIRNFS_XATTR_COMMIT CAIRNFS_XATTR_PREFIX "commit"
+/* Of a directory whose rename was refused because bytes below it are lost or could not be made safe: the last time, as
+ * JSON; docs/commits.md has the keys. It is answered, not stored. Others: ENODATA. */
+#define CAIRNFS_XATTR_REFUSED CAIRNFS_XATTR_PREFIX "refused"
 
 /* Retention (docs/commits.md, "What stays"). All are of directories other than the root of the filesystem. Only the
  * owner of the directory and root may set or remove them: others get EPERM, and a value that is wrong EINVAL.

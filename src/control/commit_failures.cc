@@ -1,9 +1,5 @@
 #include "control/commit_failures.h"
 
-#include <utility>
-
-#include "base/utc_text.h"
-
 namespace cairnfs::control {
 namespace {
 
@@ -12,25 +8,30 @@ bool LiesIn(std::string_view path, std::string_view directory) {
 }
 
 bool MayConcern(std::string_view directory, std::string_view path) {
-  return path.empty() || directory.starts_with('#') || LiesIn(directory, path) || LiesIn(path, directory);
+  const bool is_cut = directory.starts_with('#') || directory.starts_with("...");
+  return path.empty() || is_cut || LiesIn(directory, path) || LiesIn(path, directory);
 }
 
-std::string ToText(const fs::CommitFailure& failure) {
-  std::string text = UtcText(failure.at) + ": " + failure.directory + " was not renamed";
-  if (!failure.host.empty()) text += " on " + failure.host;
-  const char* separator = ": ";
-  for (const std::string& cause : failure.causes) text += std::exchange(separator, "; ") + cause;
-  return text;
+void ToMessage(const meta::RefusedCommit& failure, RefusedCommit& message) {
+  message.set_at(static_cast<uint64_t>(failure.at.seconds));
+  message.set_host(failure.host);
+  message.set_uid(failure.uid);
+  message.set_directory(failure.directory);
+  for (const auto& [file, host, why] : failure.causes) {
+    RefusalCause& cause = *message.add_causes();
+    cause.set_file(file);
+    cause.set_host(host);
+    cause.set_cause(why);
+  }
+  message.set_left_out(failure.left_out);
 }
 
 }  // namespace
 
-std::vector<std::string> DescribeFailures(std::span<const fs::CommitFailure> failures, std::string_view path) {
-  std::vector<std::string> texts;
-  for (const fs::CommitFailure& failure : failures) {
-    if (MayConcern(failure.directory, path)) texts.push_back(ToText(failure));
+void AddFailures(std::span<const meta::RefusedCommit> failures, std::string_view path, StatusReply& reply) {
+  for (const meta::RefusedCommit& failure : failures) {
+    if (MayConcern(failure.directory, path)) ToMessage(failure, *reply.add_failures());
   }
-  return texts;
 }
 
 }  // namespace cairnfs::control

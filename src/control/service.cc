@@ -87,10 +87,7 @@ class Service::Impl final : public Control::Service {
     }
     const fs::FsStatus status = filesystem_.maintenance().GetStatus();
     *reply = Report(status);
-    for (std::string& failure :
-         DescribeFailures(filesystem_.maintenance().GetRefusedCommits(running.wanted()), request->path())) {
-      reply->add_failures(std::move(failure));
-    }
+    AddFailures(filesystem_.maintenance().GetRefusedCommits(running.wanted()), request->path(), *reply);
     if (request->metadata_owners()) {
       auto owners = filesystem_.maintenance().GetMetadataOwners(running.wanted());
       if (!owners.ok()) return rpc::ToGrpc(owners.error());

@@ -211,6 +211,7 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
   if (!IsOwn(name)) return done(at_.parts.names.GetXattr(caller.context, id, name));
   if (name == kDurability) return done(at_.copies.DurabilityOf(caller.context, id));
   if (name == kLevel) return done(at_.copies.LevelOf(caller.context, id));
+  if (name == CAIRNFS_XATTR_REFUSED) return done(at_.commits.refusals().Describe(caller, id));
   if (name == CAIRNFS_XATTR_COMMIT) {
     const bool tells_all = caller.uid == 0 || at_.parts.dedup == meta::Dedup::kOwner;
     using Tell = Commits::Tell;

@@ -16,12 +16,6 @@ namespace {
 constexpr unsigned kCommitThreads = 3;  // one may look for copies for long, and one wait to look at all records
 constexpr size_t kUncopiedMax = 1024;
 constexpr std::chrono::seconds kLookForCopiesEvery{1};
-constexpr size_t kRefusalsPostedMax = 64;
-constexpr size_t kRefusalsEndedAtOnce = 64;
-constexpr size_t kRecentMax = 16;
-constexpr size_t kCausesKept = 8;  // of one refusal, in the store
-constexpr size_t kCauseBytesMax = 512;
-constexpr std::chrono::seconds kRefusalsWait{2};  // for the store's
 constexpr std::chrono::seconds kRefreshRunsEvery{10};
 constexpr size_t kCommitsLookedAtMax = 1024;  // for runs, at a start
 
@@ -32,27 +26,6 @@ double SecondsOf(uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanos
 nlohmann::ordered_json SecondsSince(const std::optional<Timestamp>& first, const std::optional<Timestamp>& time) {
   if (!first || !time) return nullptr;
   return std::max(0.0, SecondsOf(*time) - SecondsOf(*first));
-}
-
-std::vector<std::string> LinesOf(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
-
-std::string JoinLines(const std::vector<std::string>& causes) {
-  std::string text;
-  for (size_t i = 0; i < std::min(causes.size(), kCausesKept); ++i) {
-    std::string line = causes[i].substr(0, kCauseBytesMax);
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    text += (i > 0 ? "\n" : "") + line;
-  }
-  if (causes.size() > kCausesKept) text += "\nand " + std::to_string(causes.size() - kCausesKept) + " more";
-  return text;
 }
 
 // No more than was written is new: the end of a file that is synced while it grows is stored again, with what follows
@@ -70,7 +43,8 @@ Commits::Commits(const Parts& parts, Self self)
       self_(std::move(self)),
       until_stop_(stop_.get_token()),
       runs_(parts.names),
-      queue_(std::make_unique<TaskQueue>("cairn-commits", kCommitThreads, TaskQueue::Priority::kBackground)) {}
+      queue_(std::make_unique<TaskQueue>("cairn-commits", kCommitThreads, TaskQueue::Priority::kBackground)),
+      refusals_({parts.names, parts.kv, *queue_}, self_.node, until_stop_) {}
 
 Status Commits::WatchOthers(kv::SharedKvStore& store) {
   kv::WatchCallbacks callbacks;
@@ -86,6 +60,7 @@ void Commits::Stop() {
     MutexLock lock(mutex_);  // who has not posted yet posts nothing any more
     stop_.request_stop();
   }
+  refusals_.Stop();
   watch_.reset();
   queue_.reset();
 }
@@ -374,71 +349,6 @@ Status Commits::ChangePart(InodeId directory, const meta::Commit& commit,
     CAIRNFS_ASSIGN_OR_RETURN(const auto record, at_.kv.Get(until_stop_, record_key));
     if (!record || record->revision != commit.revision) return committed.error();
   }
-}
-
-void Commits::NoteRefused(CommitFailure failure) {
-  for (const std::string& cause : failure.causes) spdlog::error("commit of '{}': {}", failure.directory, cause);
-  MutexLock lock(mutex_);
-  recent_.push_front(failure);
-  if (recent_.size() > kRecentMax) recent_.pop_back();
-  if (refusals_posted_ >= kRefusalsPostedMax || stop_.stop_requested()) return;
-  ++refusals_posted_;
-  queue_->Post([this, failure = std::move(failure)] {
-    WriteRefusal(failure);
-    MutexLock posted_lock(mutex_);
-    --refusals_posted_;
-  });
-}
-
-void Commits::WriteRefusal(const CommitFailure& failure) {
-  const meta::RefusalRecord record{
-      .host = failure.host, .directory = failure.directory, .causes = JoinLines(failure.causes)};
-  kv::Transaction transaction;
-  transaction.Put(meta::RefusalKey(failure.at, self_.node), record.Encode());
-  const std::string prefix = meta::RefusalsPrefix();
-  const auto range = at_.kv.Range(until_stop_, prefix, kv::PrefixEnd(prefix), 0);
-  for (size_t i = 0; range.ok() && i < kRefusalsEndedAtOnce && i + kRefusalsMax <= range->entries.size(); ++i) {
-    transaction.Delete(range->entries[i].key);
-  }
-  const auto committed = at_.kv.Commit(until_stop_, transaction);
-  if (!committed.ok() && !until_stop_.Expired()) {
-    spdlog::warn("a refused commit could not be recorded: {}", committed.error().message);
-  }
-}
-
-std::optional<CommitFailure> Commits::LastRefused(InodeId directory) const {
-  MutexLock lock(mutex_);
-  const auto found = std::find_if(recent_.begin(), recent_.end(),
-                                  [&](const CommitFailure& failure) { return failure.source == directory; });
-  return found == recent_.end() ? std::nullopt : std::optional(*found);
-}
-
-std::vector<CommitFailure> Commits::Refused(const Context& context) {
-  std::vector<CommitFailure> refused;
-  const Status scanned =
-      ScanPrefix(context.WithTimeout(kRefusalsWait), at_.kv, meta::RefusalsPrefix(), [&](const kv::KvEntry& entry) {
-        const auto at = meta::TimeOfRefusalKey(entry.key);
-        auto record = meta::RefusalRecord::Decode(entry.value);
-        if (!at || !record.ok()) return true;
-        refused.push_back({.at = *at,
-                           .source = {},
-                           .host = std::move(record->host),
-                           .directory = std::move(record->directory),
-                           .causes = LinesOf(record->causes)});
-        return true;
-      });
-  if (!scanned.ok()) refused.clear();
-  // Of the last ones of this host all causes are known here.
-  MutexLock lock(mutex_);
-  std::erase_if(refused, [&](const CommitFailure& written) REQUIRES_LOCK(mutex_) {
-    return std::any_of(recent_.begin(), recent_.end(), [&](const CommitFailure& recent) {
-      return written.at == recent.at && written.host == recent.host;
-    });
-  });
-  refused.insert(refused.end(), recent_.begin(), recent_.end());
-  std::sort(refused.begin(), refused.end(),
-            [](const CommitFailure& one, const CommitFailure& other) { return one.at > other.at; });
-  return refused;
 }
 
 Result<std::string> Commits::Describe(const Context& context, InodeId directory, Tell what) {

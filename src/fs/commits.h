@@ -1,12 +1,11 @@
-// Commits: the record that the rename of a directory leaves, and what is known of the save that it ended; and commits
-// that were refused. docs/commits.md.
+// Commits: the record that the rename of a directory leaves, and what is known of the save that it ended.
+// docs/commits.md.
 //
 // The rename's transaction has the record; what takes longer is written after it, on threads of its own: each host adds
 // what the save has cost it, and the host that renamed counts what lies below the directory.
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
+#include "fs/refusals.h"
 #include "fs/runs.h"
 #include "fs/saves.h"
 #include "fs/turns.h"
@@ -64,13 +64,7 @@ class Commits {
   };
   // The rename has left records of these.
   void NoteCommitted(const std::vector<InodeId>& directories, const Renamed& renamed);
-  // For the log, the status, and who asks for the last refusal.
-  void NoteRefused(CommitFailure failure);
-  // Since this process began.
-  std::optional<CommitFailure> LastRefused(InodeId directory) const;
-  // By all hosts, the latest first, kRefusalsMax at most and those of this host that are not written yet. Where the
-  // store does not answer: the last few of this host since this process began. May wait for the store.
-  std::vector<CommitFailure> Refused(const Context& context);
+  Refusals& refusals() { return refusals_; }
 
   // kWithoutNewBytes: they would tell who writes something whether it was there already (docs/security.md).
   enum class Tell { kAll, kWithoutNewBytes };
@@ -81,7 +75,6 @@ class Commits {
   // nothing is added.
   std::vector<RunReport> TellRuns();
 
-  static constexpr size_t kRefusalsMax = 1000;
   // So many records wait to be added to. What finds no place among them is found when the records are looked at again.
   static constexpr size_t kWaitingMax = 4096;
   static constexpr size_t kUnderWayMax = 2;  // of one user
@@ -122,7 +115,6 @@ class Commits {
   // again when another thread has changed the part meanwhile.
   Status ChangePart(InodeId directory, const meta::Commit& commit,
                     const std::function<void(meta::CommitPart&)>& change);
-  void WriteRefusal(const CommitFailure& failure);
   void OnChanged(const std::vector<kv::KvEvent>& events);
   void OnMissed();
   // Once there may be room for what found none.
@@ -142,13 +134,12 @@ class Commits {
   std::map<InodeId, Wanted> wanted_ GUARDED_BY(mutex_);                   // of those that wait and those that run
   Turns<InodeId> waiting_ GUARDED_BY(mutex_){kWaitingMax, kUnderWayMax};  // of wanted_
   bool looks_again_ GUARDED_BY(mutex_) = false;                           // the queue has a task for that
-  size_t refusals_posted_ GUARDED_BY(mutex_) = 0;                         // the same
-  std::vector<Uncopied> uncopied_ GUARDED_BY(mutex_);    // the queue has a task for them while there are any
-  std::deque<CommitFailure> recent_ GUARDED_BY(mutex_);  // the latest first
-  bool refreshes_runs_ GUARDED_BY(mutex_) = false;       // the queue has a task for that
+  std::vector<Uncopied> uncopied_ GUARDED_BY(mutex_);  // the queue has a task for them while there are any
+  bool refreshes_runs_ GUARDED_BY(mutex_) = false;     // the queue has a task for that
   Clock::time_point runs_refreshed_at_ GUARDED_BY(mutex_);
   Runs runs_;
   std::unique_ptr<TaskQueue> queue_;
+  Refusals refusals_;
   std::unique_ptr<kv::KvWatch> watch_;
 };
 

@@ -116,7 +116,7 @@ Status SharedCopies::CheckBelow(const Context& context, InodeId inode) {
                              at_.parts.names.ReadFile(context, inode, meta::Namespace::WithMarks::kYes));
     attr.marks = std::move(state.marks);
   }
-  CommitFailure failure;
+  meta::RefusedCommit failure;
   CAIRNFS_ASSIGN_OR_RETURN(failure.causes, at_.unpublished.Find(context, {std::move(attr)}));
   if (failure.causes.empty()) return {};
   return MakeError(ErrorCode::kIo, failure.JoinCauses());

@@ -27,6 +27,7 @@
 #include "kv/local_store.h"
 #include "kv/name_room.h"
 #include "meta/namespace.h"
+#include "meta/refused_commit.h"
 #include "store/local_chunk_store.h"
 
 namespace cairnfs::cluster {
@@ -131,16 +132,6 @@ struct FsOptions {
 struct FsTraffic {
   uint64_t write_bytes_total = 0, read_bytes_total = 0;
   uint64_t unsaved_bytes = 0;  // of those written, not durable on this host's disk now
-};
-
-// A rename that was refused because bytes below it are lost or could not be made safe.
-struct CommitFailure {
-  Timestamp at;
-  InodeId source;                   // what was to be renamed; 0 where that is not known any more
-  std::string host;                 // on which; empty: the only one
-  std::string directory;            // its path below the root; "#12/name" where only inode 12 above it is known
-  std::vector<std::string> causes;  // a sentence for each file: which host, which file, why
-  std::string JoinCauses() const;   // a few of them; all are in the log and the status
 };
 
 // Chunks of this host that files need, and those that nothing names any more, as of a moment.

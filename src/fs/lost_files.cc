@@ -76,28 +76,39 @@ Result<std::map<InodeId, std::string>> FindNames(const Context& context, meta::N
   return found;
 }
 
-Status LostFiles::CheckNone(const Context& context, const meta::RenameParams& params) {
-  std::set<InodeId> lost = Inodes();
-  if (lost.empty()) return {};
-  auto check = [&](InodeId parent, const std::string& name) -> Status {
-    CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, names_.Lookup(context, parent, name));
-    std::optional<std::string> path;
-    if (lost.contains(attr.inode)) path = name;
-    if ((attr.mode & S_IFMT) == S_IFDIR) {
-      CAIRNFS_ASSIGN_OR_RETURN(auto below, FindNames(context, names_, attr.inode, lost));
-      if (!below.empty()) path = name + "/" + below.begin()->second;
-    }
-    if (!path) return {};
-    return MakeError(ErrorCode::kIo,
-                     "bytes of '" + *path + "' could not be stored and are lost: write the file again or remove it");
-  };
+Result<std::map<InodeId, std::string>> FindMoved(const Context& context, meta::Namespace& names,
+                                                 const meta::RenameParams& params, const std::set<InodeId>& inodes) {
+  std::map<InodeId, std::string> found;
+  if (inodes.empty()) return found;
   if (params.unnamed) {
-    if (!lost.contains(*params.unnamed)) return {};
-    return MakeError(ErrorCode::kIo, "bytes of '" + params.to_name + "' could not be stored and are lost");
+    if (inodes.contains(*params.unnamed)) found.emplace(*params.unnamed, params.to_name);
+    return found;
   }
-  CAIRNFS_RETURN_IF_ERROR(check(params.from_parent, params.from_name));
-  if (params.mode != meta::RenameMode::kExchange) return {};
-  return check(params.to_parent, params.to_name);
+  const auto find = [&](InodeId parent, const std::string& name) -> Status {
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names.Lookup(context, parent, name));
+    std::map<InodeId, std::string> below;
+    if (inodes.contains(attr.inode)) below.emplace(attr.inode, "");
+    if (S_ISDIR(attr.mode)) {
+      CAIRNFS_ASSIGN_OR_RETURN(below, FindNames(context, names, attr.inode, inodes));
+    }
+    if (below.empty()) return {};
+    const std::string above = names.PathOf(context, parent, name);
+    for (const auto& [inode, path] : below) found.emplace(inode, path.empty() ? above : above + "/" + path);
+    return {};
+  };
+  CAIRNFS_RETURN_IF_ERROR(find(params.from_parent, params.from_name));
+  if (params.mode == meta::RenameMode::kExchange) CAIRNFS_RETURN_IF_ERROR(find(params.to_parent, params.to_name));
+  return found;
+}
+
+Result<std::vector<meta::RefusalCause>> LostFiles::FindMoved(const Context& context, const meta::RenameParams& params) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto found, fs::FindMoved(context, names_, params, Inodes()));
+  std::vector<meta::RefusalCause> causes;
+  for (const auto& [inode, path] : found) {
+    causes.push_back(
+        {.file = path, .why = "bytes could not be stored and are lost: write the file again or remove it"});
+  }
+  return causes;
 }
 
 }  // namespace cairnfs::fs

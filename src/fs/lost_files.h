@@ -5,10 +5,12 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/thread_annotations.h"
 #include "fs/inode.h"
 #include "meta/namespace.h"
+#include "meta/refused_commit.h"
 
 namespace cairnfs::fs {
 
@@ -24,8 +26,8 @@ class LostFiles {
   void NoteDropped(InodeId id, uint64_t bytes);
   std::map<InodeId, uint64_t> Dropped();
   std::set<InodeId> Inodes();  // takes inodes' locks
-  // kIo: there is such a file below the source of the rename; the message names it.
-  Status CheckNone(const Context& context, const meta::RenameParams& params);
+  // A cause for each such file that the rename would give another path.
+  Result<std::vector<meta::RefusalCause>> FindMoved(const Context& context, const meta::RenameParams& params);
 
  private:
   Mutex mutex_;  // taken after an inode's
@@ -39,5 +41,10 @@ class LostFiles {
 // The paths, below `directory`, of those inodes that lie there. Reads all names below it.
 Result<std::map<InodeId, std::string>> FindNames(const Context& context, meta::Namespace& names, InodeId directory,
                                                  std::set<InodeId> inodes);
+
+// The paths below the root of those of the inodes that the rename would give another one: what is renamed, and what
+// lies below it, of which it reads all names.
+Result<std::map<InodeId, std::string>> FindMoved(const Context& context, meta::Namespace& names,
+                                                 const meta::RenameParams& params, const std::set<InodeId>& inodes);
 
 }  // namespace cairnfs::fs

@@ -34,8 +34,10 @@ class Maintenance {
   // As many steps as there are files that are open or changed, however many there are. Right after a start it waits
   // until all records were read once.
   FsStatus GetStatus() const;
-  // Commits::Refused.
-  std::vector<CommitFailure> GetRefusedCommits(const Context& context) const { return at_.commits.Refused(context); }
+  // Refusals::List.
+  std::vector<meta::RefusedCommit> GetRefusedCommits(const Context& context) const {
+    return at_.commits.refusals().List(context);
+  }
   // Commits::TellRuns.
   std::vector<RunReport> GetRuns() const { return at_.commits.TellRuns(); }
   // From now on the status tells of a stop, which waits for copies until then.

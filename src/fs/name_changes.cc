@@ -103,17 +103,17 @@ bool NameChanges::SealsInstead(const meta::RenameParams& params, const meta::Att
                                const Done<void>& done) {
   const auto seals = WantsSeal(params, moved, caller.context);
   if (seals.ok() && !*seals) return false;
-  auto end = [this, params, done](const Status& sealed) {
-    const bool is_refused = !sealed.ok() && sealed.error().code != ErrorCode::kInterrupted;
-    if (is_refused && !params.wants_seal) NoteRefused(params, sealed.error());
+  meta::RenameParams sealed_params = params;
+  sealed_params.expected_from = moved.inode;
+  auto end = [this, sealed_params, caller, done](const Status& sealed) {
+    if (!sealed.ok() && !sealed_params.wants_seal) Refuse(sealed_params, caller, sealed.error());
     done(sealed);
   };
   if (!seals.ok()) {
     end(seals.error());
     return true;
   }
-  Sealing sealing{params, caller, Clock::Now(), std::move(end), done};
-  sealing.params.expected_from = moved.inode;
+  Sealing sealing{std::move(sealed_params), caller, Clock::Now(), std::move(end), done};
   sealing.until += params.wants_seal ? kWriterClosesByHandMax : kWriterClosesMax;
   SealOnceClosed(sealing);
   return true;

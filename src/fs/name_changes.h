@@ -26,8 +26,8 @@ class NameChanges {
   void NoteRemoved(const meta::Attr& attr);  // a name of the inode was, which has these attributes since
 
  protected:
-  // A commit that could not be, for who asks later.
-  virtual void NoteRefused(const meta::RenameParams& params, const Error& why) = 0;
+  // Notes that a commit was refused, why, and because of which files, for who asks later.
+  virtual void Refuse(const meta::RenameParams& params, const Caller& caller, const Error& why) = 0;
   const Services& at() const { return at_; }
   // A name that gets long takes room for metadata, as a new one does. Short names can be given on a full disk too, and
   // such as are no longer than before always.
@@ -81,8 +81,14 @@ class LocalNameChanges final : public NameChanges {
   void RenameWhenAdmitted(const meta::RenameParams& params, const Files& files, Done<void> done);
   void RenameFileDurably(const meta::RenameParams& params, const Files& files, const Caller& caller, Done<void> done);
   void RenameDirectory(meta::RenameParams params, const Caller& caller, Done<void> done);
-  void Refuse(const meta::RenameParams& params, const Error& why);
-  void NoteRefused(const meta::RenameParams& params, const Error& why) override { Refuse(params, why); }
+  // Causes for the files that did not become durable with the others, or have lost bytes.
+  std::vector<meta::RefusalCause> CausesOf(const meta::RenameParams& params);
+  // For the log, the status, and who asks for the last one. Returns the causes in one line.
+  std::string NoteRefused(const meta::RenameParams& params, const Caller& caller,
+                          std::vector<meta::RefusalCause> causes);
+  // kIo: some of what is renamed has lost bytes; noted.
+  Status CheckNoneLost(const meta::RenameParams& params, const Caller& caller);
+  void Refuse(const meta::RenameParams& params, const Caller& caller, const Error& why) override;
   Status Finish(const meta::RenameParams& params, bool replaced, const Status& durable);
 };
 

@@ -75,7 +75,9 @@ class Names {
   Status VisitFilesBelow(const Context& context, InodeId directory,
                          const std::function<void(std::string_view name)>& visit);
   // Why the last rename of it was refused, if one was lately.
-  std::optional<CommitFailure> LastFailedCommit(InodeId directory) const { return at_.commits.LastRefused(directory); }
+  std::optional<meta::RefusedCommit> LastFailedCommit(InodeId directory) const {
+    return at_.commits.refusals().Last(directory);
+  }
 
  private:
   // Adds one to its lookup count; kNotFound without a link, too.

@@ -11,12 +11,20 @@ constexpr uint32_t kRead = 4, kWrite = 2, kSearch = 1;
 constexpr size_t kLevelsJudgedMax = 4096;
 
 // As the kernel judges by the mode: the class of the owner, of a group, or of all others.
+bool Allows(const meta::Attr& attr, uint32_t uid, bool is_member, uint32_t rights) {
+  const uint32_t shift = uid == attr.uid ? 6 : (is_member ? 3 : 0);
+  return uid == 0 || ((attr.mode >> shift) & rights) == rights;
+}
+
 bool Allows(const meta::Attr& attr, const Credentials& caller, uint32_t rights) {
-  if (caller.uid == 0) return true;
   const bool is_member =
       caller.gid == attr.gid || std::find(caller.groups.begin(), caller.groups.end(), attr.gid) != caller.groups.end();
-  const uint32_t shift = caller.uid == attr.uid ? 6 : (is_member ? 3 : 0);
-  return ((attr.mode >> shift) & rights) == rights;
+  return Allows(attr, caller.uid, is_member, rights);
+}
+
+bool Allows(const meta::Attr& attr, const Caller& caller, uint32_t rights) {
+  const bool is_member = caller.gid == attr.gid || (caller.is_in_group && caller.is_in_group(attr.gid));
+  return Allows(attr, caller.uid, is_member, rights);
 }
 
 // Whether the caller has the rights to the directory and to each above it.
@@ -81,6 +89,18 @@ Status CheckMayEnter(const Context& context, meta::Namespace& names, const Crede
 bool MayListAbove(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory) {
   const auto may = AllowAllAbove(context, names, caller, directory, kRead | kSearch);
   return may.ok() && *may;
+}
+
+bool MayFindBelow(const Context& context, meta::Namespace& names, const Caller& caller, InodeId directory,
+                  std::string_view path) {
+  auto attr = names.GetAttr(context, directory);
+  while (attr.ok() && S_ISDIR(attr->mode) && Allows(*attr, caller, kRead | kSearch)) {
+    const size_t length = path.find('/');
+    attr = names.Lookup(context, attr->inode, path.substr(0, length));
+    if (length == std::string_view::npos) return attr.ok();
+    path.remove_prefix(length + 1);
+  }
+  return false;
 }
 
 Status CheckMayName(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId inode,

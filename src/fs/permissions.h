@@ -18,6 +18,10 @@ Status CheckMayEnter(const Context& context, meta::Namespace& names, const Crede
 // Whether the caller may see the directory's path: enter and list it, and all above it. False also where that is not
 // known.
 bool MayListAbove(const Context& context, meta::Namespace& names, const Credentials& caller, InodeId directory);
+// Whether the caller could find the file with this path below the directory by listing it and each on the way down.
+// False also where that is not known, or the file is not there any more.
+bool MayFindBelow(const Context& context, meta::Namespace& names, const Caller& caller, InodeId directory,
+                  std::string_view path);
 // Whether the caller may give the inode a name in the directory, which is in nobody's: it may search every directory
 // from the root on, and write to that one; and to the inode itself, where that is a directory that lay in another one,
 // as its ".." changes. kPermission; kNotFound: the directory, or one above it, is removed.

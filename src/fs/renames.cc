@@ -2,10 +2,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "fs/lost_files.h"
 #include "fs/name_changes.h"
 
 namespace cairnfs::fs {
@@ -122,16 +125,41 @@ void LocalNameChanges::RenameWhenAdmitted(const meta::RenameParams& params, cons
   });
 }
 
-void LocalNameChanges::Refuse(const meta::RenameParams& params, const Error& why) {
-  if (why.code == ErrorCode::kInterrupted) return;
-  CommitFailure refused;
-  refused.at = Clock::WallTime();
+std::vector<meta::RefusalCause> LocalNameChanges::CausesOf(const meta::RenameParams& params) {
+  std::vector<meta::RefusalCause> causes;
+  if (auto lost = at().lost.FindMoved({}, params); lost.ok()) causes = *std::move(lost);
+  const auto failed = at().rounds.FailedFiles();
+  std::set<InodeId> inodes;
+  for (const auto& [inode, why] : failed) inodes.insert(inode);
+  const auto moved = FindMoved({}, at().parts.names, params, inodes);
+  if (!moved.ok()) return causes;
+  for (const auto& [inode, path] : *moved) causes.push_back({.file = path, .why = failed.at(inode).message});
+  return causes;
+}
+
+std::string LocalNameChanges::NoteRefused(const meta::RenameParams& params, const Caller& caller,
+                                          std::vector<meta::RefusalCause> causes) {
+  meta::RefusedCommit refused{.at = Clock::WallTime(), .uid = caller.uid, .causes = std::move(causes)};
   if (const auto source = at().parts.names.Lookup({}, params.from_parent, params.from_name); source.ok()) {
     refused.source = source->inode;
   }
   refused.directory = at().parts.names.PathOf({}, params.from_parent, params.from_name);
-  refused.causes = {why.message};
-  at().commits.NoteRefused(std::move(refused));
+  std::string said = refused.JoinCauses();
+  at().commits.refusals().Note(std::move(refused));
+  return said;
+}
+
+Status LocalNameChanges::CheckNoneLost(const meta::RenameParams& params, const Caller& caller) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto lost, at().lost.FindMoved({}, params));
+  if (lost.empty()) return {};
+  return MakeError(ErrorCode::kIo, NoteRefused(params, caller, std::move(lost)));
+}
+
+void LocalNameChanges::Refuse(const meta::RenameParams& params, const Caller& caller, const Error& why) {
+  if (why.code == ErrorCode::kInterrupted) return;
+  std::vector<meta::RefusalCause> causes{{.why = why.message}};
+  std::ranges::move(CausesOf(params), std::back_inserter(causes));
+  NoteRefused(params, caller, std::move(causes));
 }
 
 // In the order of a directory's rename: what fails before the new name is shown leaves everything as it was.
@@ -157,12 +185,11 @@ void LocalNameChanges::RenameDirectory(meta::RenameParams params, const Caller& 
   auto commit = [this, params, caller, begun = Clock::Now(), done = std::move(done)](Status durable) mutable {
     if (durable.ok()) {
       rename_data_durable.Pass();
-      durable = at().lost.CheckNone({}, params);
+      durable = CheckNoneLost(params, caller);
+    } else {
+      Refuse(params, caller, durable.error());
     }
-    if (!durable.ok()) {
-      Refuse(params, durable.error());
-      return done(durable);
-    }
+    if (!durable.ok()) return done(durable);
     auto renamed = Commit({}, params);
     if (!renamed.ok()) return done(renamed.error());
     rename_committed.Pass();
@@ -177,7 +204,7 @@ void LocalNameChanges::RenameDirectory(meta::RenameParams params, const Caller& 
       } else {
         // kInterrupted: it stays.
         if (finished.error().code != ErrorCode::kInterrupted) at().commits.Withdraw(result.committed);
-        Refuse(params, finished.error());
+        Refuse(params, caller, finished.error());
       }
       done(finished);
     };

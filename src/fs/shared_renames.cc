@@ -17,19 +17,11 @@ namespace {
 
 Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 
-constexpr size_t kCausesNamedMax = 5;    // in an error's message
 constexpr size_t kLackingNamedMax = 20;  // files of one commit
 // So long a rename that is refused looks for what to name. Each path takes some reads of the metadata.
 constexpr std::chrono::seconds kNamingTimeMax{5};
 
 }  // namespace
-
-std::string CommitFailure::JoinCauses() const {
-  std::string text;
-  for (size_t i = 0; i < causes.size() && i < kCausesNamedMax; i++) text += (i > 0 ? "; " : "") + causes[i];
-  if (causes.size() > kCausesNamedMax) text += "; and " + std::to_string(causes.size() - kCausesNamedMax) + " more";
-  return text;
-}
 
 // What no close has waited for is to be durable before what it took the place of is deleted.
 void SharedNameChanges::WhenAdmitted(NameChange change, const Caller& caller, Done<void> go) {
@@ -78,7 +70,7 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
     if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
     auto go_on = [this, renaming, durable, done] {
       if (durable.ok()) return CommitPublished(renaming, done);
-      Refuse(renaming.params, durable.error(), done, LackingCopies(durable.error(), renaming.sources));
+      Refuse(renaming, durable.error(), done, LackingCopies(durable.error(), renaming.sources));
     };
     if (renaming.may_need_copies) return at().calls.RunToWait(renaming.caller, std::move(go_on), done);
     at().calls.Run(renaming.caller, std::move(go_on), done);
@@ -105,24 +97,30 @@ Status SharedNameChanges::CheckAllPublished(const Renaming& renaming) {
     InodePtr inode = S_ISREG(attr.mode) ? at().table.Find(attr.inode) : nullptr;
     if (inode) CAIRNFS_RETURN_IF_ERROR(CheckPublished(inode));
   }
-  CAIRNFS_RETURN_IF_ERROR(at().lost.CheckNone(renaming.caller.context, renaming.params));
   return {};
+}
+
+Result<std::vector<meta::RefusalCause>> SharedNameChanges::FindUnsafe(const Renaming& renaming) {
+  CAIRNFS_ASSIGN_OR_RETURN(auto lost, at().lost.FindMoved(renaming.caller.context, renaming.params));
+  for (meta::RefusalCause& cause : lost) cause.host = shared_.host.NameOf(shared_.host.self());
+  if (!lost.empty()) return lost;
+  return shared_.unpublished.Find(renaming.caller.context, renaming.sources);
 }
 
 void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<void>& done) {
   const meta::RenameParams& params = renaming.params;
   Status status = CheckAllPublished(renaming);
   if (status.ok()) {
-    auto causes = shared_.unpublished.Find(renaming.caller.context, renaming.sources);
+    auto causes = FindUnsafe(renaming);
     if (causes.ok() && !causes->empty()) {
-      return done(MakeError(ErrorCode::kIo, NoteFailure(params, std::move(*causes))));
+      return done(MakeError(ErrorCode::kIo, NoteRefused(renaming, std::move(*causes))));
     }
     if (!causes.ok()) status = causes.error();
   }
   if (status.ok()) status = MakeReplicated(renaming);
   // What was given up with the session looks as if it were published.
   if (status.ok()) status = shared_.session.Check(renaming.session);
-  if (!status.ok()) return Refuse(params, status.error(), done);
+  if (!status.ok()) return Refuse(renaming, status.error(), done);
   shared_rename_ready.Pass();
   meta::RenameParams guarded = params;
   // The compare that every transaction has is with the session that there is by then.
@@ -180,7 +178,8 @@ Status SharedNameChanges::MakeReplicated(const Renaming& renaming) {
 
 // A round that waits for copies may go on meanwhile: of what it has taken over the contents tell too, and of chunks
 // that were stored since then.
-std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, const std::vector<meta::Attr>& sources) {
+std::vector<meta::RefusalCause> SharedNameChanges::LackingCopies(const Error& why,
+                                                                 const std::vector<meta::Attr>& sources) {
   if (why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kNoSpace) return {};
   if (shared_.host.chunks().DescribeShortage().empty()) return {};
   const Context context = Context(shared_.session.waits_end()).WithTimeout(kNamingTimeMax);
@@ -206,48 +205,57 @@ std::vector<std::string> SharedNameChanges::LackingCopies(const Error& why, cons
   }
   const auto below = shared_.unpublished.LyingBelow(context, sources, lacking);
   if (!below.ok()) return {};
-  std::vector<std::string> causes;
+  std::vector<meta::RefusalCause> causes;
   size_t left = below->size();
   for (InodeId inode : *below) {
     if (causes.size() == kLackingNamedMax || !goes_on()) {
-      causes.push_back("host " + shared_.host.NameOf(shared_.host.self()) + ": " + std::to_string(left) +
-                       " more of its files lack copies");
+      causes.push_back({.host = shared_.host.NameOf(shared_.host.self()),
+                        .why = std::to_string(left) + " more of its files lack copies"});
       break;
     }
     left--;
     const auto level = shared_.host.levels().Of(context, inode);
     if (level.ok() && *level == Durability::kLocal) continue;  // waits for none
     const size_t count = counts.at(inode);
-    causes.push_back("'" + at().parts.names.PathOfInode(context, inode) + "': host " +
-                     shared_.host.NameOf(shared_.host.self()) + ": " + std::to_string(count) + " of its chunks " +
-                     (count == 1 ? "lacks" : "lack") + " durable copies");
+    causes.push_back(
+        {.file = at().parts.names.PathOfInode(context, inode),
+         .host = shared_.host.NameOf(shared_.host.self()),
+         .why = std::to_string(count) + " of its chunks " + (count == 1 ? "lacks" : "lack") + " durable copies"});
   }
   return causes;
 }
 
-void SharedNameChanges::Refuse(const meta::RenameParams& params, const Error& why, const Done<void>& done,
-                               const std::vector<std::string>& files) {
+void SharedNameChanges::Refuse(const Renaming& renaming, const Error& why, const Done<void>& done,
+                               const std::vector<meta::RefusalCause>& files) {
   if (why.code == ErrorCode::kInterrupted) return done(why);
-  std::vector<std::string> causes{"host " + shared_.host.NameOf(shared_.host.self()) + ": " + why.message};
+  std::vector<meta::RefusalCause> causes{{.host = shared_.host.NameOf(shared_.host.self()), .why = why.message}};
   causes.insert(causes.end(), files.begin(), files.end());
-  NoteFailure(params, std::move(causes));
+  NoteRefused(renaming, std::move(causes));
   done(why);
 }
 
-std::string SharedNameChanges::NoteFailure(const meta::RenameParams& params, std::vector<std::string> causes) {
-  CommitFailure failure;
-  failure.at = Clock::WallTime();
-  failure.source = params.expected_from.value_or(InodeId{});
+void SharedNameChanges::Refuse(const meta::RenameParams& params, const Caller& caller, const Error& why) {
+  Renaming renaming;
+  renaming.params = params;
+  renaming.caller = caller;
+  Refuse(renaming, why, [](const Status&) {});
+}
+
+std::string SharedNameChanges::NoteRefused(const Renaming& renaming, std::vector<meta::RefusalCause> causes) {
+  const meta::RenameParams& params = renaming.params;
+  meta::RefusedCommit refused{.source = params.expected_from.value_or(InodeId{}),
+                              .at = Clock::WallTime(),
+                              .host = shared_.host.NameOf(shared_.host.self()),
+                              .uid = renaming.caller.uid,
+                              .causes = std::move(causes)};
   // The path is read from the metadata, for which nobody who is to hear of a failure waits once more.
   const bool may_ask = shared_.host.membership().LeaseHolds();
   const std::string above =
       params.from_parent == kRootInode ? "" : "#" + std::to_string(params.from_parent.value) + "/";
-  failure.directory =
+  refused.directory =
       may_ask ? at().parts.names.PathOf({}, params.from_parent, params.from_name) : above + params.from_name;
-  failure.host = shared_.host.NameOf(shared_.host.self());
-  failure.causes = std::move(causes);
-  std::string said = failure.JoinCauses();
-  at().commits.NoteRefused(std::move(failure));
+  std::string said = refused.JoinCauses();
+  at().commits.refusals().Note(std::move(refused));
   return said;
 }
 

@@ -39,22 +39,23 @@ class SharedNameChanges final : public NameChanges {
   void CommitPublished(const Renaming& renaming, const Done<void>& done);
   // What was published at level `local`, by whatever host, gets its copies before it is seen where they are promised.
   Status MakeReplicated(const Renaming& renaming);
-  // Why not all below the sources is published; the failure is noted.
+  // Of sources that are files: why not all of them is published.
   Status CheckAllPublished(const Renaming& renaming);
+  // A cause for each file among or below the sources that lost bytes on this host; where there is none, for each that
+  // is not published.
+  Result<std::vector<meta::RefusalCause>> FindUnsafe(const Renaming& renaming);
   // Nothing of these is left to be published, as far as this host has them in memory.
   bool ArePublished(const std::vector<meta::Attr>& files);
   // For the log, the status and the rank gate. Returns the causes in one line.
-  std::string NoteFailure(const meta::RenameParams& params, std::vector<std::string> causes);
-  // Of a rename that was refused for lack of copies: a sentence for each file of this host below the sources, or of
+  std::string NoteRefused(const Renaming& renaming, std::vector<meta::RefusalCause> causes);
+  // Of a rename that was refused for lack of copies: a cause for each file of this host below the sources, or of
   // them, that is not published and lacks some. Few of many; none where that cannot be found out, or for other reasons.
-  std::vector<std::string> LackingCopies(const Error& why, const std::vector<meta::Attr>& sources);
+  std::vector<meta::RefusalCause> LackingCopies(const Error& why, const std::vector<meta::Attr>& sources);
   // Ends a rename that waited in vain for what is to be durable before: says why, to the caller and to who asks later;
   // to the latter also of which files.
-  void NoteRefused(const meta::RenameParams& params, const Error& why) override {
-    Refuse(params, why, [](const Status&) {});
-  }
-  void Refuse(const meta::RenameParams& params, const Error& why, const Done<void>& done,
-              const std::vector<std::string>& files = {});
+  void Refuse(const Renaming& renaming, const Error& why, const Done<void>& done,
+              const std::vector<meta::RefusalCause>& files = {});
+  void Refuse(const meta::RenameParams& params, const Caller& caller, const Error& why) override;
 
   const Parts shared_;
 };

@@ -60,7 +60,7 @@ class Tickets {
   struct Parts {  // all outlive it
     meta::Namespace& names;
     kv::KvStore& kv;  // in a cluster one that writes with leases
-    std::function<std::optional<CommitFailure>(InodeId directory)> last_refused;
+    std::function<std::optional<meta::RefusedCommit>(InodeId directory)> last_refused;
     std::function<void(Done<void>)> sync_names;  // Maintenance::SyncNames
     std::chrono::seconds rename_max;             // that one rename waits for what is not durable yet
   };

@@ -37,8 +37,9 @@ Result<std::set<InodeId>> Unpublished::LyingBelow(const Context& context, const 
 }
 
 // What this host was to publish the round before has published, or failed to.
-Result<std::vector<std::string>> Unpublished::Find(const Context& context, const std::vector<meta::Attr>& sources) {
-  std::vector<std::string> causes;
+Result<std::vector<meta::RefusalCause>> Unpublished::Find(const Context& context,
+                                                          const std::vector<meta::Attr>& sources) {
+  std::vector<meta::RefusalCause> causes;
   const std::map<InodeId, Error> failed = rounds_.FailedFiles();
   std::vector<InodeId> inodes;
   for (const auto& [inode, why] : failed) inodes.push_back(inode);
@@ -58,14 +59,14 @@ Result<std::vector<std::string>> Unpublished::Find(const Context& context, const
   CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(context, sources, inodes));
   const auto add_cause = [&](InodeId inode, std::string_view node, const std::string& why) {
     if (!below.contains(inode)) return;
-    causes.push_back("'" + names_.PathOfInode(context, inode) + "': host " + host_.NameOf(node) + why);
+    causes.push_back({.file = names_.PathOfInode(context, inode), .host = host_.NameOf(node), .why = why});
   };
-  for (const auto& [inode, why] : failed) add_cause(inode, host_.self(), ": " + why.message);
+  for (const auto& [inode, why] : failed) add_cause(inode, host_.self(), why.message);
   for (const auto& [inode, mark] : marked) {
     const bool is_lost = !host_.Lives(mark);
     add_cause(inode, mark.node,
-              is_lost ? " was lost before its bytes were safe: write the file again, truncate or remove it"
-                      : ": " + mark.record.failure);
+              is_lost ? "the host was lost before its bytes were safe: write the file again, truncate or remove it"
+                      : mark.record.failure);
   }
   return causes;
 }

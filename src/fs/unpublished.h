@@ -21,9 +21,9 @@ class Unpublished {
   // Those of the inodes that are, or lie below, one of the sources, by any of their names.
   Result<std::set<InodeId>> LyingBelow(const Context& context, const std::vector<meta::Attr>& sources,
                                        const std::vector<InodeId>& inodes);
-  // A sentence for each such file among or below the sources. A file that a live host is still writing is none: its
+  // A cause for each such file among or below the sources. A file that a live host is still writing is none: its
   // close has not returned. The attributes of sources that are files have their marks.
-  Result<std::vector<std::string>> Find(const Context& context, const std::vector<meta::Attr>& sources);
+  Result<std::vector<meta::RefusalCause>> Find(const Context& context, const std::vector<meta::Attr>& sources);
 
  private:
   meta::Namespace& names_;

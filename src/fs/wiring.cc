@@ -63,7 +63,7 @@ void FileSystem::Impl::MakeTickets(kv::KvStore& kv, Tickets::Self self) {
   tickets = std::make_unique<Tickets>(
       Tickets::Parts{.names = parts.names,
                      .kv = kv,
-                     .last_refused = [this](InodeId directory) { return commits->LastRefused(directory); },
+                     .last_refused = [this](InodeId directory) { return commits->refusals().Last(directory); },
                      .sync_names = [this](Done<void> done) { changes->SyncNames(std::move(done)); },
                      .rename_max = std::chrono::seconds(options.commit_wait_seconds_max)},
       std::move(self));

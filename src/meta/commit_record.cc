@@ -5,15 +5,14 @@
 
 #include "base/coding.h"
 #include "meta/records.h"
+#include "meta/refused_commit.h"
 
 namespace cairnfs::meta {
 namespace {
 
 constexpr uint8_t kCommitVersion = 1;
 constexpr char kCommitLetter = 'J';
-constexpr char kRefusalLetter = 'F';
 constexpr uint8_t kHasTotals = 1;
-constexpr uint64_t kNanosecondsPerSecond = 1'000'000'000;
 
 Error BadCommit(std::string_view record) {
   return MakeError(ErrorCode::kCorrupt, std::string(record) + " does not decode");
@@ -91,25 +90,9 @@ Result<CommitPart> CommitPart::Decode(std::string_view value) {
   return part;
 }
 
-std::string RefusalRecord::Encode() const {
-  return Encoder().U8(kCommitVersion).LengthPrefixed(host).LengthPrefixed(directory).LengthPrefixed(causes).Take();
-}
-
-Result<RefusalRecord> RefusalRecord::Decode(std::string_view value) {
-  Decoder decoder(value);
-  const uint8_t version = decoder.U8();
-  RefusalRecord record;
-  record.host = decoder.LengthPrefixed();
-  record.directory = decoder.LengthPrefixed();
-  record.causes = decoder.LengthPrefixed();
-  if (!decoder.Finished() || version != kCommitVersion) return BadCommit("the record of a refused commit");
-  return record;
-}
-
 std::string CommitsPrefix() { return {kCommitLetter}; }
-std::string RefusalsPrefix() { return {kRefusalLetter}; }
 bool IsOfCommitOrRefusal(std::string_view key) {
-  return key.starts_with(kCommitLetter) || key.starts_with(kRefusalLetter);
+  return key.starts_with(kCommitLetter) || key.starts_with(RefusalsPrefix());
 }
 
 std::string CommitKey(InodeId directory) {
@@ -125,20 +108,6 @@ std::optional<InodeId> InodeOfCommitKey(std::string_view key) { return InodeOfKe
 std::optional<InodeId> InodeOfCommitPartKey(std::string_view key, std::string_view node) {
   if (!key.ends_with(node)) return std::nullopt;
   return InodeOfCommitKey(key.substr(0, key.size() - node.size()));
-}
-
-std::string RefusalKey(Timestamp at, std::string_view node) {
-  const uint64_t nanoseconds = static_cast<uint64_t>(at.seconds) * kNanosecondsPerSecond + at.nanoseconds;
-  return Encoder().Text(RefusalsPrefix()).BigEndianU64(nanoseconds).Text(node).Take();
-}
-
-std::optional<Timestamp> TimeOfRefusalKey(std::string_view key) {
-  Decoder decoder(key);
-  const char letter = static_cast<char>(decoder.U8());
-  const uint64_t nanoseconds = decoder.BigEndianU64();
-  if (!decoder.ok() || letter != kRefusalLetter) return std::nullopt;
-  return Timestamp{static_cast<int64_t>(nanoseconds / kNanosecondsPerSecond),
-                   static_cast<uint32_t>(nanoseconds % kNanosecondsPerSecond)};
 }
 
 }  // namespace cairnfs::meta

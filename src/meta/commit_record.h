@@ -44,25 +44,12 @@ struct CommitPart {
   static Result<CommitPart> Decode(std::string_view value);
 };
 
-// A commit that was refused: the directory kept its name.
-struct RefusalRecord {
-  std::string host;
-  std::string directory;  // its path below the root, or what is known of it
-  std::string causes;     // a sentence for each file, a line each
-
-  std::string Encode() const;
-  static Result<RefusalRecord> Decode(std::string_view value);
-};
-
 std::string CommitKey(InodeId directory);
 // `node`: id of kNodeIdBytes, of which a host alone has none but zeros.
 std::string CommitPartKey(InodeId directory, std::string_view node);
 std::optional<InodeId> InodeOfCommitKey(std::string_view key);  // nullopt for a part's key too
 std::optional<InodeId> InodeOfCommitPartKey(std::string_view key, std::string_view node);  // nullopt: of no part of it
 std::string CommitsPrefix();
-std::string RefusalKey(Timestamp at, std::string_view node);
-std::optional<Timestamp> TimeOfRefusalKey(std::string_view key);
-std::string RefusalsPrefix();
 bool IsOfCommitOrRefusal(std::string_view key);
 
 }  // namespace cairnfs::meta

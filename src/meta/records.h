@@ -12,7 +12,7 @@
 //   J <ino be64>          commit of a directory (commit_record.h); followed by a node's id: what that host knows of it
 //   A <ino be64>          the directory has a policy (policy_records.h); followed by 'r': when it was last applied
 //   S <ino be64>          what came of that, as JSON
-//   F <ns be64> node      a commit that was refused at that time
+//   F <ino be64> node     the last commit of the directory that this host refused (refused_commit.h)
 //   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   VW <ino be64>         files that appear whole: what was set for a directory, and what is below it
 //   s                     how many directories are sealed (seals.h)

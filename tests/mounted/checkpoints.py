@@ -5,6 +5,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import mmap
 import os
 import shutil
 import struct
@@ -14,9 +15,11 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Mount, Scratch, program, run_cases
 from cluster import wait_until
+from refusals import expect_errno
 from runs import STEP, call, commit, make_run, record_of, whole_record_of
 
 MIB = 1 << 20
+STRANGER = ("setpriv", "--reuid", "1234", "--clear-groups")
 NONE_FOUND = 8
 
 
@@ -101,14 +104,81 @@ def refused_commits_are_told():
             raise AssertionError("committed on a disk that cannot be written")
         except OSError as error:
             assert error.errno == errno.EIO, error
-        for said in (*mount.status()["failures"], call("status", mount.path + "/tmp").stdout):
-            assert "tmp was not renamed: " in said, said
-        assert len(mount.status()["failures"]) == 1
+        failure, = mount.status()["failures"]
+        assert failure["directory"] == "tmp" and failure["causes"][0]["cause"] and failure["left_out"] == 0, failure
+        assert "tmp was not renamed: " in call("status", mount.path + "/tmp").stdout
         with contextlib.suppress(OSError):
             raise AssertionError(record_of(mount.path + "/tmp"))
 
 
-STRANGER = ("setpriv", "--reuid", "1234", "--clear-groups")
+def refusal_of(directory, uid=0):
+    """As the user is told it."""
+    told = subprocess.run(["setpriv", "--reuid", str(uid), "--clear-groups", "getfattr", "--only-values", "-n",
+                           "user.cairnfs.refused", directory], capture_output=True, check=True).stdout
+    return json.loads(told)
+
+
+def lose_bytes(mount, path):
+    """Of the file, which the disk has no room for; then there is room again."""
+    with open(path, "w+b") as file:
+        file.truncate(24 * MIB)
+        os.fsync(file.fileno())
+        with open(mount.path + "/fill", "wb", buffering=0) as fill, contextlib.suppress(OSError):
+            while True:
+                fill.write(os.urandom(MIB))
+        with mmap.mmap(file.fileno(), 24 * MIB) as mapped:
+            mapped[:] = os.urandom(24 * MIB)
+        with contextlib.suppress(OSError):
+            file.close()
+    os.unlink(mount.path + "/fill")
+
+
+def a_refusal_is_told_to_whom_it_concerns():
+    """The owner of the directory, but not of a file that another user hides below it; over a restart, too."""
+    owner, stranger = 1234, 1235
+    with Scratch() as scratch:
+        disk = scratch.ext4("disk", 200 << 20)
+        with open(disk + "/beside", "wb") as beside:
+            os.posix_fallocate(beside.fileno(), 0, 80 * MIB)
+        mount = Mount(scratch, "pool_size=64MiB", data=disk + "/data")
+        tmp = mount.path + "/tmp"
+        os.makedirs(tmp + "/private")
+        os.chmod(tmp + "/private", 0o700)
+        os.chown(tmp, owner, owner)
+        lose_bytes(mount, tmp + "/private/weights")
+        assert os.getxattr(tmp + "/private/weights", "user.cairnfs.durability") == b"lost"
+        expect_errno((errno.ENOSPC, errno.EIO), os.rename, tmp, mount.path + "/step-1")
+        expect_errno(errno.EIO, os.rename, tmp, mount.path + "/step-1")  # takes the first one's place
+
+        def check_told():
+            failure, = mount.status()["failures"]
+            cause, = failure.pop("causes")
+            assert failure.pop("directory") == "tmp" and failure["uid"] == 0 and failure["host"] == "", failure
+            assert cause["file"] == "tmp/private/weights" and "are lost" in cause["cause"], cause
+            own = dict(cause, file="private/weights")
+            assert refusal_of(tmp) == dict(failure, causes=[own]), refusal_of(tmp)
+            for uid in (owner, stranger):
+                assert refusal_of(tmp, uid) == dict(failure, causes=[], left_out=1), uid
+            os.chmod(tmp + "/private", 0o755)
+            assert refusal_of(tmp, owner) == dict(failure, causes=[own])
+            assert refusal_of(tmp, stranger) == dict(failure, causes=[], left_out=1)
+            os.chmod(tmp + "/private", 0o700)
+            os.chmod(tmp, 0o711)
+            with contextlib.suppress(subprocess.CalledProcessError):
+                raise AssertionError(refusal_of(tmp, stranger))  # may not read the directory
+            os.chmod(tmp, 0o755)
+            expect_errno(errno.ENODATA, os.getxattr, mount.path, "user.cairnfs.refused")
+            expect_errno(errno.EPERM, os.setxattr, tmp, "user.cairnfs.refused", b"{}")
+
+        check_told()
+        mount.umount()
+        mount = Mount(scratch, "pool_size=64MiB", data=disk + "/data")
+        check_told()
+        with open(tmp + "/private/weights", "wb") as file:
+            file.write(b"again")
+        os.rename(tmp, mount.path + "/step-1")
+        assert len(refusal_of(mount.path + "/step-1")["causes"]) == 1
+        mount.umount()
 
 
 def a_strangers_commits_hold_up_nobody():
@@ -275,5 +345,5 @@ def wrong_words_are_refused():
 
 if __name__ == "__main__":
     sys.exit(run_cases([commits_are_recorded, many_files_are_counted, refused_commits_are_told,
-                        a_strangers_commits_hold_up_nobody, what_is_not_kept_goes, readers_hold_what_they_load,
-                        wrong_words_are_refused]))
+                        a_refusal_is_told_to_whom_it_concerns, a_strangers_commits_hold_up_nobody,
+                        what_is_not_kept_goes, readers_hold_what_they_load, wrong_words_are_refused]))

@@ -244,8 +244,9 @@ def a_host_that_dies_with_files_open(world):
             source, target = committer.path(folder + ".tmp"), committer.path(folder)
             assert error_of(os.rename, source, target) == errno.EIO, folder
             failures = json.loads(committer.cairnfs("status", source, "--json"))["failures"]
-            assert failures and victim.name in failures[0] and "lost" in failures[0], failures
-            assert folder + ".tmp/part" in failures[0] or "elsewhere/origin" in failures[0], failures
+            cause = failures[0]["causes"][0]
+            assert cause["host"] == victim.name and "lost" in cause["cause"], failures
+            assert cause["file"] in (folder + ".tmp/part", "elsewhere/origin"), failures
             assert os.getxattr(source, DURABILITY) == b"lost"
             assert os.getxattr(committer.path(folder + ".tmp", "part"), DURABILITY) == b"lost"
             assert os.getxattr(committer.path(folder + ".tmp", "whole"), DURABILITY) == b"replicated"
@@ -310,14 +311,15 @@ def a_full_cluster_fails_the_close(world):
             assert closed == [errno.ENOSPC], closed
             assert error_of(os.rename, full.path("step.tmp"), full.path("step")) == errno.EIO
             failures = full.status()["failures"]
-            assert failures and writer.name in failures[0] and "step.tmp/part" in failures[0], failures
+            cause, = failures[0]["causes"]
+            assert (cause["host"], cause["file"]) == (writer.name, "step.tmp/part"), failures
         except AssertionError:
             print(cluster.logs())
             raise
         os.unlink(os.path.join(full.data, "ballast-of-the-test"))
         wait_until(lambda: error_of(os.rename, full.path("step.tmp"), full.path("step")) == 0, 60, "the commit", every=0.5)
         assert read(full.path("step", "part")) == content
-        return failures[0]
+        return cause["cause"]
 
 
 def a_close_gives_up_on_copies(world):
@@ -337,14 +339,15 @@ def a_close_gives_up_on_copies(world):
         took = time.monotonic() - began
         assert error_of(os.rename, committer.path("step.tmp"), committer.path("step")) == errno.EIO
         failures = committer.status()["failures"]
-        assert failures and writer.name in failures[0] and "step.tmp/part" in failures[0], failures
+        cause, = failures[0]["causes"]
+        assert (cause["host"], cause["file"]) == (writer.name, "step.tmp/part"), failures
         assert os.getxattr(committer.path("step.tmp", "part"), DURABILITY) == b"pending"
         away.mount()
         wait_until(lambda: error_of(os.rename, committer.path("step.tmp"), committer.path("step")) == 0, 60, "the commit",
                    every=0.5)
         for host in cluster.hosts:
             assert read(host.path("step", "part")) == content, host.name
-        return f"gave up after {took:.1f} s: {failures[0]}"
+        return f"gave up after {took:.1f} s: {cause['cause']}"
 
 
 CASES = (what_is_closed_outlives_its_host, no_call_changes_a_file_behind_its_close, a_close_waits_for_its_copies,

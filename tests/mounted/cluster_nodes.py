@@ -321,18 +321,25 @@ def a_commit_that_lost_bytes_says_so(world):
     cluster.wait_for_states({victim.name: "down"})
     assert error_of(os.rename, host.path("torn.tmp"), host.path("torn")) == errno.EIO
     failures = host.status()["failures"]
-    assert failures and "torn.tmp" in failures[0], failures
-    assert victim.name in failures[0] and "lost" in failures[0], failures
-    torn = [failure for failure in failures if "torn.tmp" in failure]
+    assert failures and failures[0]["directory"].endswith("torn.tmp"), failures
+    cause = failures[0]["causes"][0]
+    assert cause["host"] == victim.name and "lost" in cause["cause"] and "torn.tmp/" in cause["file"], failures
+    torn = [failure for failure in failures if "torn.tmp" in failure["directory"]]
     for names, expected in (((), failures), (("torn.tmp",), torn), (("torn.tmp", "lost"), torn), (("torn.tm",), [])):
         told = json.loads(host.cairnfs("status", host.path(*names), "--json"))["failures"]
         assert told == expected, (names, told)
+    # So does every host, and the directory itself.
+    for each in world.hosts[:-1]:
+        wait_until(lambda at=each: at.status()["failures"] == failures)
+        refused = json.loads(os.getxattr(each.path("torn.tmp"), "user.cairnfs.refused"))
+        assert refused["host"] == host.name and [dict(one, file="torn.tmp/" + one["file"]) for one in refused["causes"]] \
+            == failures[0]["causes"], refused
     # All ranks hear of it, whichever of them renames.
     for result in commit_by_ranks(world.hosts[:-1], "torn", len(world.hosts) - 1):
         assert result.returncode == 1 and victim.name in result.stdout and "torn.tmp/lost" in result.stdout, result
     os.unlink(host.path("torn.tmp", "lost"))
     assert error_of(os.rename, host.path("torn.tmp"), host.path("torn")) == errno.EIO
-    assert "torn.tmp/changed" in host.status()["failures"][0], host.status()["failures"]
+    assert host.status()["failures"][0]["causes"][0]["file"] == "torn.tmp/changed", host.status()["failures"]
     write(host.path("torn.tmp", "changed"), b"again")
     os.rename(host.path("torn.tmp"), host.path("torn"))
     assert sorted(os.listdir(world.hosts[1].path("torn"))) == ["changed", "whole"]

@@ -224,7 +224,8 @@ def a_stop_within_a_deadline_names_what_lacks_copies(store):
         away.mount()
         cluster.wait_for_states({host.name: "down"}, at=[witness])
         expect_errno(errno.EIO, os.rename, witness.path("step.tmp"), witness.path("step"))
-        assert "step.tmp/part" in witness.status()["failures"][0], witness.status()["failures"]
+        cause, = witness.status()["failures"][0]["causes"]
+        assert (cause["host"], cause["file"]) == (host.name, "step.tmp/part"), cause
         with open(witness.path("step.tmp", "safe"), "rb") as file:
             assert file.read() == b"safe"
         return f"{took:.1f} s"

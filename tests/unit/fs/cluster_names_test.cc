@@ -108,7 +108,7 @@ TEST_F(ClusterNamesTest, CommitFailsWithTheNamesOfWhatADeadHostHadNotSaved) {
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].directory, "tmp");
   ASSERT_EQ(refused[0].causes.size(), 1u);
-  EXPECT_NE(refused[0].causes[0].find("tmp/bad"), std::string::npos);
+  EXPECT_NE(refused[0].causes[0].file.find("tmp/bad"), std::string::npos);
   const auto last = host(0).fs->names().LastFailedCommit(temporary);
   ASSERT_TRUE(last);
   EXPECT_EQ(last->JoinCauses(), renamed.error().message);
@@ -234,8 +234,8 @@ TEST_F(ClusterNamesTest, ACommitThatLacksCopiesIsListed) {
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].directory, "tmp");
   ASSERT_EQ(refused[0].causes.size(), 2u);
-  EXPECT_EQ(refused[0].causes[0], "host host1: too few nodes");
-  EXPECT_EQ(refused[0].causes[1], "'tmp/file': host host1: 1 of its chunks lacks durable copies");
+  EXPECT_EQ(refused[0].causes[0].Sentence(), "host host1: too few nodes");
+  EXPECT_EQ(refused[0].causes[1].Sentence(), "'tmp/file': host host1: 1 of its chunks lacks durable copies");
   host(0).chunks->syncs_fail = false;
   EXPECT_TRUE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
 }
@@ -249,9 +249,9 @@ TEST_F(ClusterNamesTest, OfManyFilesThatLackCopiesFewAreNamed) {
   ASSERT_FALSE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
   const auto refused = host(0).fs->maintenance().GetRefusedCommits({});
   ASSERT_EQ(refused.size(), 1u);
-  const std::vector<std::string>& causes = refused[0].causes;
+  const std::vector<meta::RefusalCause>& causes = refused[0].causes;
   ASSERT_EQ(causes.size(), 22u);
-  EXPECT_EQ(causes.back(), "host host1: 10 more of its files lack copies");
+  EXPECT_EQ(causes.back().Sentence(), "host host1: 10 more of its files lack copies");
 }
 
 // The rename gives up before the round that it waits for does.
@@ -270,10 +270,10 @@ TEST_F(ClusterNamesTest, ACommitThatTakesTooLongSaysWhatIsLacking) {
   ASSERT_FALSE(renamed.ok());
   EXPECT_NE(renamed.error().message.find("do not answer: other"), std::string::npos) << renamed.error().message;
   ASSERT_EQ(refused.size(), 1u);
-  EXPECT_NE(refused[0].causes[0].find("do not answer: other"), std::string::npos);
+  EXPECT_NE(refused[0].causes[0].why.find("do not answer: other"), std::string::npos);
   ASSERT_EQ(refused[0].causes.size(), 3u);
-  EXPECT_EQ(refused[0].causes[1], "'tmp/file': host host1: 1 of its chunks lacks durable copies");
-  EXPECT_EQ(refused[0].causes[2], "'tmp/later': host host1: 1 of its chunks lacks durable copies");
+  EXPECT_EQ(refused[0].causes[1].Sentence(), "'tmp/file': host host1: 1 of its chunks lacks durable copies");
+  EXPECT_EQ(refused[0].causes[2].Sentence(), "'tmp/later': host host1: 1 of its chunks lacks durable copies");
 }
 
 TEST_F(ClusterNamesTest, AFileThatMovedIsBelowItsNewDirectory) {

@@ -47,8 +47,9 @@ TEST_F(ClusterSyncBelowTest, NamesWhatIsLost) {
   for (size_t i = 0; i < 2; i++) {
     ASSERT_TRUE(Eventually([&] { return host(i).membership->view()->Find(gone)->state != cluster::NodeState::kUp; }));
   }
-  ExpectNamed(SyncBelow(host(0), directory), "'step/bad': host host3 was lost before its bytes were safe");
-  ExpectNamed(SyncBelow(host(1), bad.attr.inode), "'step/bad': host host3 was lost before its bytes were safe");
+  ExpectNamed(SyncBelow(host(0), directory), "'step/bad': host host3: the host was lost before its bytes were safe");
+  ExpectNamed(SyncBelow(host(1), bad.attr.inode),
+              "'step/bad': host host3: the host was lost before its bytes were safe");
   EXPECT_TRUE(SyncBelow(host(1), host(1).MakeDirectory("beside")).ok());
   EXPECT_TRUE(host(0).fs->maintenance().GetRefusedCommits({}).empty());
 }

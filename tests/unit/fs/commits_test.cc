@@ -135,55 +135,6 @@ TEST(Commits, FilesBelowDirectoriesCount) {
   world.CloseFile(beside);
 }
 
-TEST(Commits, RefusedOnesAreKeptOverARestart) {
-  World world;
-  const InodeId directory = MakeDirectoryAt(world, "tmp");
-  CommitFailure refused;
-  refused.at = {100, 5};
-  refused.source = directory;
-  refused.directory = "tmp";
-  refused.causes = {"'tmp/file': lost", "'tmp/other': lost too"};
-  Saves saves;
-  {
-    Commits commits({*world.names, *world.kv, saves}, {});
-    commits.NoteRefused(refused);
-    while (commits.Refused({}).empty()) Clock::SleepFor(std::chrono::milliseconds(1));
-    EXPECT_EQ(commits.LastRefused(directory)->directory, "tmp");
-  }
-  world.Reopen();
-  Commits commits({*world.names, *world.kv, saves}, {});
-  const auto kept = commits.Refused({});
-  ASSERT_EQ(kept.size(), 1u);
-  EXPECT_EQ(kept[0].at, refused.at);
-  EXPECT_EQ(kept[0].directory, "tmp");
-  EXPECT_EQ(kept[0].causes, refused.causes);
-}
-
-TEST(Commits, TheLastThousandRefusalsAreKept) {
-  World world;
-  Saves saves;
-  Commits commits({*world.names, *world.kv, saves}, {});
-  kv::Transaction transaction;
-  for (uint32_t i = 0; i < Commits::kRefusalsMax; ++i) {
-    transaction.Put(meta::RefusalKey({1, i}, std::string(meta::kNodeIdBytes, '\0')),
-                    meta::RefusalRecord{.host = "", .directory = std::to_string(i), .causes = ""}.Encode());
-  }
-  ASSERT_TRUE(world.kv->Commit({}, transaction).ok());
-  CommitFailure refused;
-  refused.at = {2, 0};
-  refused.directory = "newest";
-  commits.NoteRefused(refused);
-  for (;;) {
-    const auto kept = commits.Refused({});
-    ASSERT_EQ(kept.front().directory, "newest");
-    if (kept.back().directory == "1") {
-      EXPECT_EQ(kept.size(), Commits::kRefusalsMax);
-      break;
-    }
-    Clock::SleepFor(std::chrono::milliseconds(1));
-  }
-}
-
 // Of a filesystem that adds nothing to its records itself.
 class CommitRecordsTest : public testing::Test {
  protected:
@@ -331,7 +282,7 @@ TEST_F(ClusterCommitsTest, ARefusalIsToldOnEveryHost) {
   host(1).PutInVain("shard", TextOf(3, 1000), directory);
   ASSERT_FALSE(host(0).Rename(kRootInode, "tmp", kRootInode, "step-1").ok());
   for (size_t each : {size_t{0}, size_t{1}}) {
-    std::vector<CommitFailure> refused;
+    std::vector<meta::RefusedCommit> refused;
     while ((refused = host(each).fs->maintenance().GetRefusedCommits({})).empty()) {
       Clock::SleepFor(std::chrono::milliseconds(1));
     }

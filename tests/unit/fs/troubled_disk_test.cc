@@ -4,6 +4,7 @@
 #include "fixture.h"
 #include "fs/attributes.h"
 #include "fs/filesystem.h"
+#include "fs/maintenance.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
 #include "fs/recipe.h"
@@ -80,6 +81,44 @@ TEST(TroubledDisk, DurabilityIsAFilesOwn) {
       world.fs->attributes().SetXattr({}, file.attr.inode, "user.a", "1", meta::Namespace::XattrMode::kSet).ok());
   EXPECT_EQ(durability(file.attr.inode), "pending");
   world.engine->full = false;
+}
+
+// The one whose round meets the loss is told what the round says, and which file it is of.
+TEST(TroubledDisk, ARefusedCommitNamesTheFilesThatLostBytes) {
+  World world;
+  const auto directory = world.fs->names().MakeNode({}, kRootInode, "step.tmp", WithMode(S_IFDIR | 0755));
+  ASSERT_TRUE(directory.ok());
+  const auto create = [&](std::string_view name) {
+    return *world.fs->open_files().Create({}, directory->inode, name, WithMode(S_IFREG | 0644), {.write = true});
+  };
+  const auto whole = create("whole"), file = create("weights");
+  ASSERT_TRUE(world.Write(whole, 0, "whole").ok());
+  ASSERT_TRUE(world.Fsync(whole).ok());
+  world.engine->index_unreadable = true;
+  ASSERT_TRUE(world.Write(file, 0, std::string(100000, 'a')).ok());
+  Caller caller;
+  caller.uid = 5;
+  const auto causes_of_refused = [&] {
+    EXPECT_FALSE(World::Await<void>([&](Done<void> done) {
+                   world.fs->names().Rename({kRootInode, "step.tmp", kRootInode, "step"}, caller, std::move(done));
+                 }).ok());
+    const auto refused = world.fs->maintenance().GetRefusedCommits({});
+    EXPECT_EQ(refused.size(), 1U);
+    EXPECT_EQ(refused[0].directory + refused[0].host, "step.tmp");
+    EXPECT_EQ(refused[0].uid, 5U);
+    return refused[0].causes;
+  };
+  const auto at_first = causes_of_refused();
+  ASSERT_EQ(at_first.size(), 2U);
+  EXPECT_EQ(at_first[0].file, "");
+  EXPECT_NE(at_first[0].why.find("the index is closed"), std::string::npos) << at_first[0].why;
+  EXPECT_EQ(at_first[1].file, "step.tmp/weights");
+  world.engine->index_unreadable = false;
+  const auto later = causes_of_refused();
+  ASSERT_EQ(later.size(), 1U);
+  EXPECT_EQ(later[0], at_first[1]);
+  world.CloseFile(whole);
+  world.fs->open_files().Release(file.handle);  // a close would be told of the loss
 }
 
 // Bytes that could not be stored are never published by the rename of a directory, nor called durable, whoever else was

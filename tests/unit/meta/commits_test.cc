@@ -198,17 +198,15 @@ TEST(CommitRecord, Encodings) {
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->at, record.at);
   EXPECT_EQ(decoded->node + decoded->host + decoded->command, kNode + "hc");
-  const RefusalRecord refusal{.host = "h", .directory = "a/b", .causes = "x\ny"};
-  ASSERT_TRUE(RefusalRecord::Decode(refusal.Encode()).ok());
   CommitPart part{.commit_at = {1, 2}, .first_write = Timestamp{3, 4}};
   part.totals = CommitPart::Totals{.files = 1, .bytes = 2};
   const auto never_decodes_cut = [](const std::string& bytes, auto decode) {
     for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(decode(bytes.substr(0, size)).ok()) << size;
   };
   never_decodes_cut(record.Encode(), [](const std::string& cut) { return CommitRecord::Decode(cut); });
-  never_decodes_cut(refusal.Encode(), [](const std::string& cut) { return RefusalRecord::Decode(cut); });
   never_decodes_cut(part.Encode(), [](const std::string& cut) { return CommitPart::Decode(cut); });
-  EXPECT_EQ(TimeOfRefusalKey(RefusalKey({5, 6}, kNode)), (Timestamp{5, 6}));
+  EXPECT_EQ(InodeOfCommitPartKey(CommitPartKey(InodeId{9}, kNode), kNode), InodeId{9});
+  EXPECT_FALSE(InodeOfCommitPartKey(CommitKey(InodeId{9}), kNode));
   EXPECT_EQ(InodeOfCommitKey(CommitKey(InodeId{9})), InodeId{9});
   EXPECT_FALSE(InodeOfCommitKey(CommitPartKey(InodeId{9}, kNode)));
 }

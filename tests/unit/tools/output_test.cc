@@ -102,7 +102,15 @@ TEST(StatusText, OfAHostOfACluster) {
   control::StatusReply status = OneHost();
   status.mutable_space()->clear_live();
   status.mutable_space()->clear_metadata_room_bytes();
-  status.add_failures("step was not renamed");
+  control::RefusedCommit& failure = *status.add_failures();
+  failure.set_at(1'763'757'685);
+  failure.set_host("one");
+  failure.set_directory("step");
+  failure.set_left_out(4);
+  control::RefusalCause& cause = *failure.add_causes();
+  cause.set_file("step/f");
+  cause.set_host("two");
+  cause.set_cause("lost");
   status.set_last_error("disk on fire");
   status.set_failing(true);
   control::ClusterActivity& cluster = *status.mutable_cluster();
@@ -127,7 +135,8 @@ TEST(StatusText, OfAHostOfACluster) {
         "state         failing: nothing becomes durable\n", "cluster       1 nodes up, 2 down, 3 out; session good\n",
         "network       6.0 MiB sent, 7.0 MiB received; 8.0 MiB lack copies yet; 9 copies missing\n",
         "metadata      10 reads, 11 transactions; 12 answers from memory under 13 delegations\n",
-        "failure       step was not renamed\nlast error    disk on fire\n"}) {
+        "failure       2025-11-21 20:41:25 UTC: step was not renamed on one: 'step/f': host two: lost; and 4 more\n"
+        "last error    disk on fire\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
   }
   for (const char* name : {"dedup ratio", "names "}) EXPECT_EQ(text.find(name), std::string::npos) << name;
@@ -158,12 +167,15 @@ TEST(StatusJson, HasWhatIsThere) {
   status.mutable_space()->clear_live();
   status.mutable_space()->clear_metadata_room_bytes();
   status.mutable_cluster()->set_copies(3);
-  status.add_failures("one");
+  status.add_failures()->set_directory("step");
   control::MetadataOwner& owner = *status.add_metadata_owners();
   owner.set_uid(1000);
   owner.set_bytes(5);
   const json object = json::parse(JsonText(StatusJson(status)));
-  EXPECT_EQ(object.at("failures"), json::array({"one"}));
+  EXPECT_EQ(
+      object.at("failures"),
+      json::array(
+          {{{"at", 0}, {"host", ""}, {"uid", 0}, {"directory", "step"}, {"causes", json::array()}, {"left_out", 0}}}));
   EXPECT_EQ(object.at("metadata_owners"),
             json::array({{{"uid", 1000}, {"bytes", 5}, {"xattr_bytes", 0}, {"inode_count", 0}}}));
   EXPECT_EQ(object.at("cluster").at("copies"), 3);
