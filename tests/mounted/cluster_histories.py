@@ -78,7 +78,7 @@ def random_histories(world):
     gone = sum(not run.is_there(name) for run in runs for name in run.checkpoints)
     assert gone >= rounds, f"of {rounds} runs only {gone} checkpoints went: nothing was tried"
     for run in runs:
-        shutil.rmtree(world.hosts[0].path(run.name))
+        run.vanish()
     return f"{rounds} runs, {faults} faults, {gone} checkpoints and more went"
 
 

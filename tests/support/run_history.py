@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 
 from cluster import wait_until
 from cluster_world import read, write
@@ -290,3 +291,9 @@ class Run:
                     left = os.listdir(self.path(name))
                     assert self.keep_inside and left == ["train_ds-0"], f"{left} is left of {self.name}/{name}: {self}"
         self.close_files()
+
+    def vanish(self):
+        """All of it is removed, whatever the policy still removes meanwhile."""
+        self.end_policy()
+        path = self.path("")
+        wait_until(lambda: subprocess.run(["rm", "-rf", path], check=False).returncode == 0, what=f"{path} is removed")
