@@ -36,11 +36,13 @@ Collector::Collector(std::unique_ptr<CollectionWork> work, store::LocalChunkStor
       last_freed_(Clock::Now()),
       due_since_(last_freed_),
       is_held_(options.read_only),
-      bytes_per_second_max_(options.collect_bytes_per_second_max) {
-  thread_ = std::thread([this] { Run(); });
-}
+      bytes_per_second_max_(options.collect_bytes_per_second_max) {}
 
 Collector::~Collector() { Stop(); }
+
+void Collector::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
 
 cairnfs::Status Collector::Hold() {
   {

@@ -20,6 +20,8 @@ class Collector {
   Collector(std::unique_ptr<CollectionWork> work, store::LocalChunkStore& chunks, const FsOptions& options,
             uint64_t uncollected);
   ~Collector();
+  // Once, when all that a round needs is there; before it nothing is collected.
+  void Start();
 
   void NoteFreed(uint64_t bytes);
   // Bytes that were accepted found none: little that was freed is worth a collection too.

@@ -42,6 +42,7 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t uncollected_bytes, PrepareStart(parts, options));
     impl = std::make_unique<LocalFileSystem>(parts, options, uncollected_bytes);
   }
+  impl->collection->Start();
   if (Status started = impl->Start(); !started.ok()) {
     static_cast<void>(impl->rounds->Stop());
     return started.error();
