@@ -27,7 +27,12 @@ def free_inodes(host):
 def make_names(host, directory, count=100):
     """For whoever calls; each may be refused for a moment, while tables are merged."""
     for number in range(count):
-        names(host.path(directory), f"{host.name}-{os.geteuid()}-{number}", random.Random(number))
+        def is_made(number=number):
+            with contextlib.suppress(OSError):
+                names(host.path(directory), f"{host.name}-{os.geteuid()}-{number}", random.Random(number))
+                return True
+            return False
+        wait_until(is_made, 60, f"{host.name} makes a name for user {os.geteuid()}", every=0.05)
 
 
 def fill_up(host, others, rng):
