@@ -103,6 +103,9 @@ class FullRun(Run):
             # A host that is cut off cannot say that nobody writes there.
             assert name in self.may_be_gone or self.cut_off, f"{self.name}/{name} cannot be sealed: {self}"
             return
+        if name in self.may_be_gone and not self.is_there(name):  # it was what stayed inside
+            host.cairnfs("unseal", self.path(name, host))
+            return
         self.checkpoints[name].sealed = True
         self.may_be_gone.discard(name)
         for change in os.unlink, lambda path: os.truncate(path, 0):
