@@ -56,7 +56,8 @@ void OpRead(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, fus
 
 void SubmitWrite(fuse_req_t request, fs::FileSystem::WriteRequest write) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  filesystem.writer().Write(std::move(write), [request, &filesystem, inode = write.inode](Result<size_t> written) {
+  const InodeId inode = write.inode;
+  filesystem.writer().Write(std::move(write), [request, &filesystem, inode](Result<size_t> written) {
     if (!written.ok()) {
       filesystem.atomic_files().NoteWriteFailed(inode, written.error());
       return ReplyError(request, written.error());
