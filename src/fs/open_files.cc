@@ -136,6 +136,34 @@ void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, co
   });
 }
 
+Result<HandleId> OpenFiles::FinishOpen(const InodePtr& inode, const OpenFlags& flags, const Others& others,
+                                       const Caller& caller, Status status) {
+  // The open may have waited for long.
+  Seals::Change writing;
+  if (status.ok() && flags.write) {
+    if (auto begun = at_.seals.BeginChange(caller.context, inode->id); begun.ok()) {
+      writing = *std::move(begun);
+    } else {
+      status = begun.error();
+    }
+  }
+  Result<HandleId> handle = HandleId{0};
+  {
+    MutexLock lock(inode->mutex);
+    if (status.ok()) {
+      handle = AddHandle(inode, flags, caller.uid);
+    } else {
+      handle = status.error();
+      if (flags.truncate) NoteTruncationFailed(inode, others, status.error());
+    }
+  }
+  if (handle.ok() && flags.write && !at_.seals.IsCurrent(writing)) {
+    Release(*handle);
+    handle = SessionWasLost();
+  }
+  return handle;
+}
+
 void OpenFiles::OpenUnsealed(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
   Seals::Change emptying;
   if (flags.truncate) {
@@ -158,33 +186,12 @@ void OpenFiles::OpenUnsealed(InodeId id, const OpenFlags& flags, Done<HandleId> 
     MutexLock lock(inode->mutex);
     others = OthersOf(inode);
   }
-  auto finish = [this, inode, held, flags, others, emptying, context = caller.context, uid = caller.uid,
-                 done = std::move(done)](Status status) {
-    // The open may have waited for long.
-    Seals::Change writing;
-    if (status.ok() && flags.write) {
-      auto begun = at_.seals.BeginChange(context, inode->id);
-      if (begun.ok()) writing = *std::move(begun);
-      if (!begun.ok()) status = begun.error();
-    }
-    Result<HandleId> handle = HandleId{0};
-    {
-      MutexLock lock(inode->mutex);
-      if (status.ok()) {
-        handle = AddHandle(inode, flags, uid);
-      } else {
-        handle = status.error();
-        if (flags.truncate) NoteTruncationFailed(inode, others, status.error());
-      }
-    }
+  auto finish = [this, inode, held, flags, others, emptying, caller, done = std::move(done)](const Status& status) {
+    auto handle = FinishOpen(inode, flags, others, caller, status);
     held->Release();
-    if (!status.ok()) {
+    if (!handle.ok()) {
       MutexLock lock(inode->mutex);
       at_.contents.DropIfUnused(inode);
-    }
-    if (handle.ok() && flags.write && !at_.seals.IsCurrent(writing)) {
-      Release(*handle);
-      handle = SessionWasLost();
     }
     done(std::move(handle));
   };

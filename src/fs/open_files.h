@@ -43,6 +43,9 @@ class OpenFiles {
     uint64_t write_opens = 0;  // until then
     uint64_t errors = 0;       // of the file
   };
+  // The open has a handle, or what came before it has failed.
+  Result<HandleId> FinishOpen(const InodePtr& inode, const OpenFlags& flags, const Others& others, const Caller& caller,
+                              Status status);
   static Others OthersOf(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void NoteTruncationFailed(const InodePtr& inode, const Others& others, const Error& why) REQUIRES_LOCK(inode->mutex);
 

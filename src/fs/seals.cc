@@ -87,7 +87,7 @@ Result<std::vector<std::string>> Seals::DescribeWriters(const Context& context, 
   for (const Writer& writer : writers) {
     if (!below.contains(writer.inode)) continue;
     if (sentences.size() == kWritersNamedMax) {
-      sentences.push_back("and more");
+      sentences.emplace_back("and more");
       break;
     }
     const std::string where = writer.host.empty() ? "" : "host " + writer.host + ": ";
