@@ -118,7 +118,9 @@ class WipeData(Fault):
     """The host's disk is lost; it comes back as a new node."""
 
     def choose(self):
-        self.pick([host for host in self.clients_only if not os.path.ismount(host.data)])
+        # The first host signs: without its data nobody has a token to join with.
+        signers = self.cluster.hosts[:1] if self.cluster.certificates else []
+        self.pick([host for host in self.clients_only if host not in signers and not os.path.ismount(host.data)])
         self.lost_node = ""
 
     def strike(self):
