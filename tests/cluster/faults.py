@@ -37,7 +37,7 @@ import nemesis
 import plain_hosts
 from burst import Burst
 from cairnfs_mount import Scratch, program, run
-from cluster import Cluster
+from cluster import Cluster, Host
 from zombie import Zombie
 
 CHECKPOINTS_KEPT = 24
@@ -72,16 +72,6 @@ def at_once(jobs):
     with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
         for done in [pool.submit(job) for job in jobs]:
             done.result()
-
-
-def check(host):
-    """What is wrong with the host's data, as text; empty when nothing is, and nothing had to be repaired."""
-    try:
-        report = host.cairnfs("check", "--data", host.data, "--json", timeout=600)
-    except AssertionError as failure:
-        return str(failure)
-    found = json.loads(report)
-    return "" if found["clean"] and found["repaired_count"] == 0 else report
 
 
 def is_traced_rename(line):
@@ -412,7 +402,7 @@ class Test:
         if self.is_plain:
             return []
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            found = list(pool.map(check, self.cluster.hosts))
+            found = list(pool.map(Host.what_is_wrong, self.cluster.hosts))
         return [f"cairnfs check of {host.name}: {text}" for host, text in zip(self.cluster.hosts, found) if text]
 
 

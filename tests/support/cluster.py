@@ -238,6 +238,15 @@ class Host(Namespace):
     def status(self):
         return json.loads(self.cairnfs("status", "--data", self.data, "--json"))
 
+    def what_is_wrong(self):
+        """With its data, as text; empty when nothing is, and nothing had to be repaired."""
+        try:
+            report = self.cairnfs("check", "--data", self.data, "--json", timeout=600)
+        except AssertionError as failure:
+            return str(failure)
+        found = json.loads(report)
+        return "" if found["clean"] and found["repaired_count"] == 0 else report
+
     def cluster_status(self):
         return json.loads(self.cairnfs("cluster", "status", "--data", self.data, "--json"))
 
