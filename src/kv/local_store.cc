@@ -157,12 +157,16 @@ void LocalKvStore::CommitLate(const std::vector<KvWrite>& writes) {
 
 void LocalKvStore::Watch(char letter, Watcher watcher) {
   std::unique_lock lock(mutex_);
-  watched_letter_ = letter;
-  watcher_ = std::move(watcher);
+  if (watcher) {
+    watchers_[letter] = std::move(watcher);
+  } else {
+    watchers_.erase(letter);
+  }
 }
 
-bool LocalKvStore::IsWatched(const KvWrite& write) const {
-  return watcher_ != nullptr && !write.key.empty() && write.key[0] == watched_letter_;
+const LocalKvStore::Watcher* LocalKvStore::WatcherOf(const KvWrite& write) const {
+  const auto found = write.key.empty() ? watchers_.end() : watchers_.find(write.key[0]);
+  return found == watchers_.end() ? nullptr : &found->second;
 }
 
 LocalKvStore::WatchedBefore LocalKvStore::ReadWatched(const std::vector<KvWrite>& writes) {
@@ -170,7 +174,7 @@ LocalKvStore::WatchedBefore LocalKvStore::ReadWatched(const std::vector<KvWrite>
   {
     std::shared_lock lock(mutex_);
     for (const KvWrite& write : writes) {
-      if (IsWatched(write)) watched.push_back(&write);
+      if (WatcherOf(write) != nullptr) watched.push_back(&write);
     }
   }
   WatchedBefore before;
@@ -187,10 +191,11 @@ void LocalKvStore::TellWatcher(const std::vector<KvWrite>& writes, const Watched
   auto was = before.begin();
   for (const KvWrite& write : writes) {
     if (was == before.end()) return;
-    if (!IsWatched(write)) continue;
+    const Watcher* watcher = WatcherOf(write);
+    if (watcher == nullptr) continue;
     // A late write below a newer one cannot be seen.
     const Value* now = FindInLayers(write.key);
-    if (now != nullptr && now->revision == revision) watcher_(write.key, *was, now->value, revision);
+    if (now != nullptr && now->revision == revision) (*watcher)(write.key, *was, now->value, revision);
     ++was;
   }
 }

@@ -63,7 +63,7 @@ class LocalKvStore final : public KvStore {
   // (unchecked): such keys are changed by one thread at a time.
   using Watcher = std::function<void(std::string_view key, const std::optional<std::string>& before,
                                      const std::optional<std::string>& after, uint64_t revision)>;
-  void Watch(char letter, Watcher watcher);  // in place of the one before; an empty one: none
+  void Watch(char letter, Watcher watcher);  // in place of the one of that letter; an empty one: none
 
   bool HasUnflushed() const;  // the active or the frozen layer is not empty
   // Whether a change of a key in [begin, end) that `matches` is not flushed. The store is locked meanwhile: be quick.
@@ -103,7 +103,7 @@ class LocalKvStore final : public KvStore {
 
   // A value that cannot be read counts as absent, and the write goes on.
   WatchedBefore ReadWatched(const std::vector<KvWrite>& writes);
-  bool IsWatched(const KvWrite& write) const;
+  const Watcher* WatcherOf(const KvWrite& write) const;  // null: none
 
   // These six: REQUIRES (unchecked): mutex_ is held, exclusively where they are not const.
   const Value* FindInLayers(std::string_view key) const;
@@ -154,8 +154,7 @@ class LocalKvStore final : public KvStore {
   size_t frozen_bytes_ = 0;
   std::deque<std::string> operation_order_;  // kOperationsRemembered at most
   std::unordered_map<std::string, uint64_t> operations_;
-  char watched_letter_ = 0;
-  Watcher watcher_;
+  std::map<char, Watcher> watchers_;
 };
 
 }  // namespace cairnfs::kv
