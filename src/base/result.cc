@@ -32,12 +32,14 @@ std::string_view ErrorCodeName(ErrorCode code) {
     case ErrorCode::kStale: return "stale";
     case ErrorCode::kValueTooLarge: return "value too large";
     case ErrorCode::kSealed: return "sealed";
+    case ErrorCode::kQuotaExceeded: return "quota exceeded";
+    case ErrorCode::kOtherQuota: return "in another quota";
   }
   return "unknown";
 }
 
 std::optional<ErrorCode> ErrorCodeOfName(std::string_view name) {
-  for (int code = 0; code <= static_cast<int>(ErrorCode::kSealed); code++) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kOtherQuota); code++) {
     if (ErrorCodeName(static_cast<ErrorCode>(code)) == name) return static_cast<ErrorCode>(code);
   }
   return std::nullopt;

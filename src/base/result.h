@@ -39,6 +39,8 @@ enum class ErrorCode {
   kStale,          // the object was there and is gone
   kValueTooLarge,  // xattr past the limit
   kSealed,         // nothing can be changed below a sealed directory
+  kQuotaExceeded,  // of a directory
+  kOtherQuota,     // a name would lie in another quota than what it leads to
 };
 
 std::string_view ErrorCodeName(ErrorCode code);

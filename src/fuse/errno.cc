@@ -31,6 +31,8 @@ int ErrnoOf(const Error& error) {
     case ErrorCode::kStale: return ESTALE;
     case ErrorCode::kValueTooLarge: return E2BIG;
     case ErrorCode::kSealed: return EROFS;
+    case ErrorCode::kQuotaExceeded: return EDQUOT;
+    case ErrorCode::kOtherQuota: return EXDEV;
   }
   return EIO;
 }

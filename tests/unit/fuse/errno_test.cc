@@ -41,6 +41,8 @@ const std::vector<Row> kTable = {
     {ErrorCode::kStale, ESTALE},
     {ErrorCode::kValueTooLarge, E2BIG},
     {ErrorCode::kSealed, EROFS},
+    {ErrorCode::kQuotaExceeded, EDQUOT},
+    {ErrorCode::kOtherQuota, EXDEV},
 };
 
 TEST(ErrnoTest, EveryCodeHasItsErrno) {
@@ -52,7 +54,7 @@ TEST(ErrnoTest, EveryCodeHasItsErrno) {
 TEST(ErrnoTest, TheTableIsComplete) {
   std::set<ErrorCode> seen;
   for (const Row& row : kTable) seen.insert(row.code);
-  const auto last = static_cast<int>(ErrorCode::kSealed);
+  const auto last = static_cast<int>(ErrorCode::kOtherQuota);
   EXPECT_EQ(seen.size(), static_cast<size_t>(last) + 1);
 }
 
