@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "meta/quota_records.h"
+
 namespace cairnfs::meta {
 namespace {
 
@@ -110,6 +112,7 @@ Attr AttrOf(InodeId inode, const InodeRecord& record) {
   attr.atime = record.atime;
   attr.mtime = record.mtime;
   attr.ctime = record.ctime;
+  attr.quota = record.quota;
   return attr;
 }
 
@@ -156,6 +159,10 @@ Result<bool> IsEmptyDirectory(const Context& context, kv::KvStore& store, InodeI
   return range.entries.empty();
 }
 
+Error InOtherQuota() {
+  return MakeError(ErrorCode::kOtherQuota, "it would go from one quota into another, or under none: copy it there");
+}
+
 void AddDirectoryEmptyCompare(kv::Transaction& transaction, InodeId directory) {
   const std::string prefix = DentryPrefix(directory);
   transaction.IfRangeEmpty(prefix, kv::PrefixEnd(prefix));
@@ -171,7 +178,10 @@ void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, 
   // Nobody knows in which directories the other names are.
   if (record.nlink > 0 && !IsDirectory(record)) record.parent = InodeId{};
   transaction.Put(InodeKey(inode), record.Encode());
-  if (record.nlink == 0) transaction.Put(OrphanKey(inode), "");
+  if (record.nlink > 0) return;
+  transaction.Put(OrphanKey(inode), "");
+  // Whoever has it open counts it until it is closed (docs/decisions/quotas.md).
+  if (record.quota.value != 0 && IsRegular(record)) transaction.Delete(UsageKey(inode));
 }
 
 void MoveToTrash(kv::Transaction& transaction, InodeId inode, InodeRecord& record, const TrashParams& params,
@@ -189,6 +199,7 @@ void MoveToTrash(kv::Transaction& transaction, InodeId inode, InodeRecord& recor
   removed.expires = now;
   removed.expires.seconds += params.keep.count() / kMillisecondsPerSecond;
   const int64_t at_ns = std::max<int64_t>(now.seconds, 0) * kNanosecondsPerSecond + now.nanoseconds;
+  if (record.quota.value != 0 && IsRegular(record)) transaction.Delete(UsageKey(inode));
   transaction.Put(InodeKey(inode), record.Encode())
       .Put(TrashKey({std::max<uint64_t>(static_cast<uint64_t>(at_ns), 1), inode}), removed.Encode());
 }

@@ -47,6 +47,7 @@ Status ValidateName(std::string_view name);
 
 Status ValidateXattrName(std::string_view name, const NamespaceOptions& options);  // kRange
 Error NoXattr(InodeId inode, std::string_view name);                               // kNoData
+Error InOtherQuota();                                                              // kOtherQuota
 
 Result<std::optional<Versioned<DentryRecord>>> FindDentry(const Context& context, kv::KvStore& store, InodeId parent,
                                                           std::string_view name);

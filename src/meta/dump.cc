@@ -10,6 +10,7 @@
 #include "meta/access.h"
 #include "meta/commit_record.h"
 #include "meta/policy_records.h"
+#include "meta/quota_records.h"
 #include "meta/records.h"
 
 namespace cairnfs::meta {
@@ -177,12 +178,15 @@ Error StrangeKey(std::string_view key) {
 }  // namespace
 
 bool IsInDump(std::string_view key) {
+  if (InodeOfQuotaKey(key) || InodeOfUsageKey(key)) return true;
   return !key.empty() && std::string_view("ACDEHIJNOPTVXYst").find(key[0]) != std::string_view::npos;
 }
 
 Status CheckDumpEntry(std::string_view key, std::string_view value) {
   constexpr size_t kInodeKeyBytes = 9, kNameBytesMax = 255, kXattrBytesMax = 64 * kKiB;
   if (!IsInDump(key)) return StrangeKey(key);
+  if (InodeOfQuotaKey(key)) return CheckDecodes<QuotaRecord>(value);
+  if (InodeOfUsageKey(key)) return CheckDecodes<UsageRecord>(value);
   if (key.size() == 1) {
     switch (key[0]) {
       case 'C': return {};

@@ -17,7 +17,7 @@
 namespace cairnfs::meta {
 
 struct DumpHead {
-  static constexpr uint32_t kFormatVersion = 2;  // 1: without commits
+  static constexpr uint32_t kFormatVersion = 3;  // 1: without commits, 2: without quotas
   enum class Of : uint8_t { kHostAlone = 1, kCluster = 2 };
   Of of = Of::kCluster;
   std::string filesystem;  // uuid, 16 bytes

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <initializer_list>
@@ -49,6 +50,7 @@ struct Attr {
   uint64_t size = 0;  // symlink: length of the target; directory: 4096
   uint64_t allocated_bytes = 0;
   Timestamp atime, mtime, ctime;
+  InodeId quota;  // that it falls under; 0: none
   // On a remote store alone, of a regular file: the revision of its D record (0: there is none). Size and times above
   // are those of the D record.
   uint64_t content_revision = 0;
@@ -234,8 +236,8 @@ class Namespace {
   // It is called again when that number was taken, as after a backup was restored. The last call counts.
   Result<Attr> Create(const Context& context, InodeId parent, std::string_view name, const CreateParams& params,
                       const std::function<void(InodeId)>& numbered = {});
-  // kPermission for a directory; kNotFound if it has no link left. `uid` here and in SetXattr: for whom it is made
-  // (Transaction::makes_names_for).
+  // kPermission for a directory; kOtherQuota; kNotFound if it has no link left. `uid` here and in SetXattr: for whom it
+  // is made (Transaction::makes_names_for).
   Result<Attr> Link(const Context& context, InodeId inode, InodeId new_parent, std::string_view new_name,
                     std::optional<uint32_t> uid = {});
   // The inode as it is afterwards. With nlink 0 it has become an orphan: it stays whole until RemoveOrphans.
@@ -246,12 +248,17 @@ class Namespace {
   // RenameParams::may_move.
   Result<Attr> Rmdir(const Context& context, InodeId parent, std::string_view name,
                      const std::optional<TrashParams>& trash = {}, const std::function<Status(InodeId)>& check = {});
-  // POSIX rename. kNotFound, kAlreadyExists (kNoReplace), kIsDirectory, kNotDirectory, kNotEmpty, kInvalidArgument (a
-  // directory into itself or below).
+  // POSIX rename. kOtherQuota (from one quota into another), kNotFound, kAlreadyExists (kNoReplace), kIsDirectory,
+  // kNotDirectory, kNotEmpty, kInvalidArgument (a directory into itself or below).
   Result<RenameResult> Rename(const Context& context, const RenameParams& params);
   Result<Attr> SetAttr(const Context& context, InodeId inode, const AttrChanges& changes);
   // As SetAttr of atime alone, without touching ctime; no error if it went away.
   void TouchAtime(const Context& context, InodeId inode, Timestamp atime);
+  // Puts a directory or file under the quota of this directory, 0: under none; leaves others alone. Of a file the
+  // record of its bytes is not touched (docs/decisions/quotas.md). kNotFound.
+  Status SetQuota(const Context& context, InodeId inode, InodeId quota);
+  // Whether there may be quotas, where the store is not remote: else what a rename would cost to compare them is saved.
+  void SetHasQuotas(bool has_quotas) { has_quotas_ = has_quotas; }
   Result<std::string> ReadLink(const Context& context, InodeId inode);
   // Entries after `after` ("": from the start) in name order, at most `limit`. Without "." and "..".
   Result<std::vector<DirectoryEntry>> ReadDirectory(const Context& context, InodeId directory, std::string_view after,
@@ -429,6 +436,7 @@ class Namespace {
   Timestamp TimeFor(InodeId directory);
 
   kv::KvStore& store_;
+  std::atomic<bool> has_quotas_{false};
   const DurablePut durable_put_;
   const Options options_;
   const std::unique_ptr<Hints> hints_;  // null unless remote

@@ -12,6 +12,8 @@ namespace {
 constexpr uint8_t kRecordVersion = 1;
 constexpr uint8_t kInodeWithParent = 2;  // record version of what is no directory and names one all the same
 constexpr uint8_t kInodeWithSeal = 3;    // record version of a directory that has one
+constexpr uint8_t kInQuota = 3;          // added to the version of an inode record that names a quota
+constexpr uint8_t kFileVersion = 2;      // 1 had neither unique bytes nor a quota
 constexpr std::string_view kHeaderMagic = "CairnFS\n";
 constexpr size_t kUuidBytes = 16;
 
@@ -44,10 +46,10 @@ std::string KeyOf(char kind, InodeId inode, std::string_view name) {
 
 std::string InodeRecord::Encode() const {
   const bool is_directory = (mode & S_IFMT) == S_IFDIR;
+  const bool names_parent = parent.value != 0 && !is_directory;
+  const uint8_t version = seal != SealState::kNone ? kInodeWithSeal : names_parent ? kInodeWithParent : kRecordVersion;
   Encoder encoder;
-  encoder
-      .U8(seal != SealState::kNone ? kInodeWithSeal
-                                   : (parent.value != 0 && !is_directory ? kInodeWithParent : kRecordVersion))
+  encoder.U8(quota.value != 0 ? version + kInQuota : version)
       .U32(mode)
       .U32(uid)
       .U32(gid)
@@ -59,13 +61,16 @@ std::string InodeRecord::Encode() const {
       .U64(parent.value)
       .LengthPrefixed(symlink_target);
   if (seal != SealState::kNone) encoder.U8(static_cast<uint8_t>(seal)).U64(seal_mark);
+  if (quota.value != 0) encoder.U64(quota.value);
   return encoder.Take();
 }
 
 Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
   Decoder decoder(value);
   InodeRecord record;
-  const uint8_t version = decoder.U8();
+  uint8_t version = decoder.U8();
+  const bool has_quota = version > kInQuota;
+  if (has_quota) version -= kInQuota;
   record.mode = decoder.U32();
   record.uid = decoder.U32();
   record.gid = decoder.U32();
@@ -78,6 +83,7 @@ Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
   record.symlink_target = decoder.LengthPrefixed();
   const uint8_t seal = version == kInodeWithSeal ? decoder.U8() : 0;
   if (version == kInodeWithSeal) record.seal_mark = decoder.U64();
+  if (has_quota) record.quota.value = decoder.U64();
   if (!decoder.Finished()) return Corrupt("inode record", "it is cut short or too long");
   if (version != kRecordVersion && version != kInodeWithParent && version != kInodeWithSeal) {
     return Corrupt("inode record", "unknown record version");
@@ -95,6 +101,9 @@ Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
       (type != S_IFDIR && seal != 0)) {
     return Corrupt("inode record", "parent and type disagree");
   }
+  if (has_quota != (record.quota.value != 0) || (has_quota && type != S_IFDIR && type != S_IFREG)) {
+    return Corrupt("inode record", "quota and type disagree");
+  }
   if ((type == S_IFLNK) == record.symlink_target.empty()) {
     return Corrupt("inode record", "symlink target and type disagree");
   }
@@ -103,11 +112,13 @@ Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
 
 std::string FileRecord::Encode() const {
   return Encoder()
-      .U8(kRecordVersion)
+      .U8(kFileVersion)
       .U64(size)
       .U64(allocated_bytes)
       .Time(mtime)
       .Time(ctime)
+      .U64(unique_bytes)
+      .U64(quota.value)
       .LengthPrefixed(recipe)
       .Take();
 }
@@ -120,10 +131,16 @@ Result<FileRecord> FileRecord::Decode(std::string_view value) {
   record.allocated_bytes = decoder.U64();
   record.mtime = decoder.Time();
   record.ctime = decoder.Time();
+  // Nobody counted what was new of an older one: all of it may have been.
+  record.unique_bytes = version == kFileVersion ? decoder.U64() : record.allocated_bytes;
+  if (version == kFileVersion) record.quota.value = decoder.U64();
   record.recipe = decoder.LengthPrefixed();
   if (!decoder.Finished()) return Corrupt("file record", "it is cut short or too long");
-  if (version != kRecordVersion) return Corrupt("file record", "unknown record version");
+  if (version != kRecordVersion && version != kFileVersion) return Corrupt("file record", "unknown record version");
   if (record.size > kFileSizeMax) return Corrupt("file record", "its size is past the largest");
+  if (record.unique_bytes > record.allocated_bytes) {
+    return Corrupt("file record", "more of its bytes were new than it has");
+  }
   return record;
 }
 

@@ -13,6 +13,7 @@
 //   A <ino be64>          the directory has a policy (policy_records.h); followed by 'r': when it was last applied
 //   S <ino be64>          what came of that, as JSON
 //   F <ino be64> node     the last commit of the directory that this host refused (refused_commit.h)
+//   WU...                 quotas and what counts for them (quota_records.h)
 //   Y <ino be64>          durability level that was set for a directory of a cluster, and what is below it
 //   VW <ino be64>         files that appear whole: what was set for a directory, and what is below it
 //   s                     how many directories are sealed (seals.h)
@@ -45,6 +46,8 @@ struct InodeRecord {
   std::string symlink_target;  // symbolic links only
   SealState seal = SealState::kNone;  // directories only
   uint64_t seal_mark = 0;             // of one that is being sealed: Namespace::MarkSealing
+  InodeId quota;               // the directory whose quota it falls under (quota_records.h); 0: none. Directories and
+                               // regular files only
 
   std::string Encode() const;
   static Result<InodeRecord> Decode(std::string_view value);
@@ -53,6 +56,8 @@ struct InodeRecord {
 struct FileRecord {
   uint64_t size = 0;
   uint64_t allocated_bytes = 0;  // sum of extent lengths, for st_blocks
+  uint64_t unique_bytes = 0;     // of those, at most, so many were stored nowhere when they were written
+  InodeId quota;                 // that they count for; 0: none
   Timestamp mtime, ctime;
   std::string recipe;  // src/fs/recipe.h; empty: all holes
 

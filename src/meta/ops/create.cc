@@ -37,6 +37,7 @@ InodeRecord MakeInode(const CreateParams& params, InodeId parent_id, const Inode
   record.nlink = params.without_name ? 0 : 1;
   if (S_ISCHR(record.mode) || S_ISBLK(record.mode)) record.rdev = params.rdev;
   record.parent = parent_id;
+  if (S_ISDIR(record.mode) || S_ISREG(record.mode)) record.quota = parent.quota;
   if (S_ISLNK(record.mode)) record.symlink_target = params.symlink_target;
   if ((parent.mode & S_ISGID) != 0) {
     record.gid = parent.gid;

@@ -8,6 +8,7 @@
 #include "meta/commit_record.h"
 #include "meta/look_ahead.h"
 #include "meta/policy_records.h"
+#include "meta/quota_records.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -17,7 +18,7 @@ Failpoint orphan_removed("meta.orphan_removed", Failpoint::Kind::kKill);
 constexpr size_t kOrphansPerPage = 1024;
 constexpr size_t kBatchOperationsMax = 1024;  // so that one batch does not hold up other commits for long
 constexpr size_t kBatchBytesMax = 256 * kKiB;
-constexpr size_t kOwnKeysMax = 9;  // I, D, T, O, Y, S, VW, and both that begin with A
+constexpr size_t kOwnKeysMax = 11;  // I, D, T, O, Y, S, VW, both that begin with A, and two with WU
 // For a remote store: each inode takes five spans, and etcd takes 127 in one request.
 constexpr size_t kFetchedAtOnce = 25;
 
@@ -25,6 +26,7 @@ struct Orphan {
   uint64_t inode_revision = 0;           // 0: the I record is gone already
   bool may_have_level = false;           // a directory, among other hosts
   bool may_have_policy = false;          // a directory
+  bool may_have_quota = false;           // or count for one
   std::vector<std::string> keys_beside;  // of its xattrs, its commit and marks
 };
 
@@ -66,6 +68,7 @@ Result<std::optional<Orphan>> LoadOrphan(const Context& context, kv::KvStore& st
     if (loaded->record.nlink > 0) return std::optional<Orphan>();
     orphan.inode_revision = loaded->revision;
     orphan.may_have_level = among_hosts && S_ISDIR(loaded->record.mode);
+    orphan.may_have_quota = loaded->record.quota.value != 0;
   } else if (loaded.error().code != ErrorCode::kNotFound) {
     return loaded.error();
   }
@@ -136,6 +139,7 @@ Result<size_t> RemoveBatch(const Context& context, kv::KvStore& store, const std
       DropPolicy(inode, transaction);
       transaction.Delete(AtomicKey(inode));
     }
+    if (orphan->may_have_quota) transaction.Delete(UsageKey(inode)).Delete(QuotaKey(inode));
     for (std::string& key : orphan->keys_beside) transaction.Delete(std::move(key));
   }
   if (!transaction.writes.empty()) {

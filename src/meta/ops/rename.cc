@@ -23,10 +23,11 @@ constexpr int kLevelsGuessedMax = 32;
 struct Plan {
   Entry from;
   std::optional<Entry> to;
-  std::optional<uint64_t> to_parent_revision;  // compared when the name is new there
-  std::optional<Versioned<uint64_t>> moves;    // V: compared and bumped when a directory changes its parent
-  bool crosses = false;                        // the two parents differ
-  bool may_move_directory = true;              // V was read before, or with, all else
+  std::optional<uint64_t> to_parent_revision;    // compared when the name is new there, or quotas are compared
+  std::optional<uint64_t> from_parent_revision;  // compared when quotas are
+  std::optional<Versioned<uint64_t>> moves;      // V: compared and bumped when a directory changes its parent
+  bool crosses = false;                          // the two parents differ
+  bool may_move_directory = true;                // V was read before, or with, all else
   // Directories that get a record of this commit, with the revision of the one that they have.
   std::vector<std::pair<InodeId, uint64_t>> committed;
   bool names_unnamed = false;    // it was made without a name, and gets its first one
@@ -165,10 +166,23 @@ Status PlanSeals(const RenameParams& params, Plan& plan) {
   return {};
 }
 
+// What a directory holds falls under its quota, so both must fall under the same one.
+Status CompareQuotas(const Context& context, kv::KvStore& store, const RenameParams& params, const InodeRecord& to,
+                     Plan& plan) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto from, LoadInode(context, store, params.from_parent));
+  plan.from_parent_revision = from.revision;
+  return from.record.quota == to.quota ? Status() : InOtherQuota();
+}
+
+struct PlanOptions {
+  bool may_move_directory = true, has_quotas = false;
+};
+
 // The checks come in the order in which Linux makes them.
-Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenameParams& params, bool may_move_directory) {
+Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenameParams& params,
+                      const PlanOptions& options) {
   Plan plan;
-  plan.may_move_directory = may_move_directory;
+  plan.may_move_directory = options.may_move_directory;
   plan.crosses = params.from_parent != params.to_parent;
   plan.names_unnamed = params.unnamed.has_value();
   CAIRNFS_ASSIGN_OR_RETURN(plan.from, params.unnamed ? LoadUnnamed(context, store, *params.unnamed)
@@ -180,9 +194,12 @@ Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenamePa
   CAIRNFS_RETURN_IF_ERROR(CheckMayTake(params, plan));
   // The transaction compares the inode's record, which each change of an attribute rewrites.
   if (params.may_move) CAIRNFS_RETURN_IF_ERROR(params.may_move(plan.from.id()));
-  if (!plan.to && (plan.crosses || plan.names_unnamed)) {
+  const bool is_new = !plan.to && (plan.crosses || plan.names_unnamed);
+  const bool compares_quotas = options.has_quotas && plan.crosses && !plan.names_unnamed;
+  if (is_new || compares_quotas) {
     CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(context, store, params.to_parent));
     plan.to_parent_revision = directory.revision;
+    if (compares_quotas) CAIRNFS_RETURN_IF_ERROR(CompareQuotas(context, store, params, directory.record, plan));
   }
   if (plan.to && params.mode == RenameMode::kNoReplace) {
     return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(params.to_parent, params.to_name));
@@ -213,6 +230,7 @@ void AddCompares(const RenameParams& params, const Plan& plan, kv::Transaction& 
       .IfRevision(SealsKey(), plan.seals_revision);
   if (plan.to) transaction.IfRevision(InodeKey(plan.to->id()), plan.to->inode.revision);
   if (plan.to_parent_revision) transaction.IfRevision(InodeKey(params.to_parent), *plan.to_parent_revision);
+  if (plan.from_parent_revision) transaction.IfRevision(InodeKey(params.from_parent), *plan.from_parent_revision);
   if (plan.moves) {
     transaction.IfRevision(MoveKey(), plan.moves->revision)
         .Put(MoveKey(), Encoder().U64(plan.moves->record + 1).Take());
@@ -297,7 +315,7 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
     if (hints_ && params.unnamed) ahead.WantInode(*params.unnamed, WithMarks::kNo);
     kv::KvStore& store =
         LookAt(context, ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
-    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(context, store, params, may_move_directory));
+    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(context, store, params, {may_move_directory, has_quotas_}));
     RenameResult result;
     result.moved = plan.from.id();
     result.moved_type = plan.from.inode.record.mode & S_IFMT;

@@ -9,6 +9,7 @@
 #include "base/coding.h"
 #include "base/failpoint.h"
 #include "meta/look_ahead.h"
+#include "meta/quota_records.h"
 
 namespace cairnfs::meta {
 namespace {
@@ -32,6 +33,23 @@ Result<TrashEntry> Decode(const kv::KvEntry& entry) {
 }
 
 std::string DoomedPrefix() { return Encoder().Text(TrashPrefix()).BigEndianU64(0).Take(); }
+
+// That a file that has a name again counts for its quota, as its record says.
+Status AddUsage(const Context& context, kv::KvStore& store, InodeId id, const InodeRecord& inode,
+                const InodeRecord& directory, kv::Transaction& transaction) {
+  if (!IsDirectory(inode) && !IsRegular(inode)) return {};
+  const InodeId lay_under = inode.quota == id ? InodeId{} : inode.quota;  // one that has it lies under none
+  if (lay_under != directory.quota) {
+    return MakeError(ErrorCode::kOtherQuota, "it was removed under another quota, or under none: restore it there");
+  }
+  if (inode.quota.value == 0 || !IsRegular(inode)) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const auto entry, store.Get(context, FileKey(id)));
+  if (!entry) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const FileRecord record, FileRecord::Decode(entry->value));
+  transaction.IfRevision(FileKey(id), entry->revision);
+  if (auto usage = UsageOf(id, record)) transaction.writes.push_back(*std::move(usage));
+  return {};
+}
 
 // What a directory and its attributes are once it has a name again.
 kv::Transaction BuildRestore(const RestoreParams& params, const Versioned<InodeRecord>& directory,
@@ -114,6 +132,7 @@ Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& par
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.to_parent);
       kv::Transaction transaction = BuildRestore(params, directory, inode, TimeFor(params.to_parent));
       transaction.IfRevision(SealsKey(), seals);
+      CAIRNFS_RETURN_IF_ERROR(AddUsage(context, store_, id, inode.record, directory.record, transaction));
       if (is_directory) {
         transaction.IfRevision(MoveKey(), moves.revision).Put(MoveKey(), Encoder().U64(moves.record + 1).Take());
       }

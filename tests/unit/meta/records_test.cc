@@ -44,6 +44,8 @@ FileRecord SampleContent() {
   record.allocated_bytes = 4096;
   record.mtime = {1700000000, 5};
   record.ctime = {1700000001, 6};
+  record.unique_bytes = 4095;
+  record.quota = InodeId{258};
   record.recipe = "recipe";
   return record;
 }
@@ -125,13 +127,15 @@ TEST(RecordsTest, GoldenValues) {
             "0100000000000000"
             "00");
   EXPECT_EQ(ToHex(SampleContent().Encode()),
-            "01"
+            "02"
             "9a78563412000000"
             "0010000000000000"
             "00f1536500000000"
             "05000000"
             "01f1536500000000"
             "06000000"
+            "ff0f000000000000"
+            "0201000000000000"
             "06"
             "726563697065");
   EXPECT_EQ(ToHex(DentryRecord{InodeId{7}, S_IFDIR}.Encode()),
