@@ -7,7 +7,7 @@ Run from anywhere; exit code 1 and one line per problem when something is wrong:
   - no file names a path of some machine;
   - nothing takes the time, or sleeps, but by src/base/clock.h;
   - the pages on configuration name every key with its default;
-  - the table of metrics names every metric with its type, and whether it is of a cluster's hosts or of runs alone;
+  - the table of metrics names every metric with its type, and whether it is of a cluster's hosts, runs or quotas alone;
   - every tests/**/*_test.cc is named in a meson.build.
 """
 import pathlib
@@ -149,7 +149,7 @@ def check_metrics(problems):
             named = re.search(r'\bname: "(\w+)"', options)
             name = "cairnfs_" + (named[1] if named else field)
             kind = "histogram" if of == "Durations" else "counter" if name.endswith("_total") else "gauge"
-            metrics[name] = (kind, {"ClusterActivity": "cluster", "Run": "run"}.get(message, "all"))
+            metrics[name] = (kind, {"ClusterActivity": "cluster", "Run": "run", "Quota": "quota"}.get(message, "all"))
     page = (ROOT / "docs/operating.md").read_text()
     rows = re.findall(r"^\| `(cairnfs_\w+)` \| (\w+) \| [^|]+ \| (\w+) \| ", page, re.M)
     table = {name: (kind, where) for name, kind, where in rows}

@@ -16,6 +16,7 @@
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
 #include "metadata_commands.h"
+#include "quota_cli.h"
 #include "stop_commands.h"
 #include "trash_commands.h"
 
@@ -370,6 +371,8 @@ int Main(int argc, char** argv) {
   AddCommits(app, commits, exit_code);
   CheckpointCommands checkpoints;
   AddCheckpoints(app, checkpoints, exit_code);
+  QuotaCommand quota;
+  AddQuota(app, quota, exit_code);
   ClusterCommands cluster;
   AddCluster(app, cluster, exit_code);
   AddNode(app, cluster, exit_code);

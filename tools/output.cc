@@ -12,6 +12,7 @@
 #include "json_text.h"
 #include "meta/refused_commit.h"
 #include "progress.h"
+#include "quota_command.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -161,6 +162,7 @@ std::string StatusText(const control::StatusReply& status) {
                                                   : "mount: equal data is stored once, whoever wrote it");
   text += SpaceText(status);
   for (const control::MetadataOwner& owner : status.metadata_owners()) text += Line("metadata of", OwnerText(owner));
+  if (status.has_quota()) text += Line("quota", QuotaText(status.quota()));
   text += ActivityText(status);
   text += Line("state", status.failing() ? "failing: nothing becomes durable" : "good");
   if (status.has_stop()) text += Line("stop", StopText(status.stop()));

@@ -7,6 +7,7 @@
 #include "json_text.h"
 #include "keeping.h"
 #include "output.h"
+#include "quota_command.h"
 #include "seal_commands.h"
 
 namespace cairnfs::tools {
@@ -31,11 +32,15 @@ Result<control::StatusReply> AskDaemon(const StatusCommand& command) {
 }  // namespace
 
 int RunStatus(const StatusCommand& command) {
-  const auto status = AskDaemon(command);
+  auto status = AskDaemon(command);
   const bool may_not_ask = !status.ok() && status.error().code == ErrorCode::kPermission;
   const bool is_commit_enough = may_not_ask && !command.exact && !command.metadata;
   const Commit commit = status.ok() || is_commit_enough ? CommitOf(command.target) : std::nullopt;
   if (!status.ok() && !commit) return Fail(status.error());
+  const bool may_have_quota = status.ok() && !command.target.path.empty();
+  if (may_have_quota) {
+    if (auto quota = QuotaOf(command.target.path); quota.ok()) *status->mutable_quota() = *std::move(quota);
+  }
   const auto seal = command.target.path.empty() || !status.ok()
                         ? Result<std::optional<std::string>>(std::nullopt)
                         : ReadAttribute(WithoutSlashes(Absolute(command.target.path)), CAIRNFS_XATTR_SEALED);

@@ -62,6 +62,9 @@
  * directory counted as one; only for its owner and root, others get EPERM. ETIMEDOUT: a host does not say. It is
  * answered, not stored. */
 #define CAIRNFS_XATTR_OPEN_FILES CAIRNFS_XATTR_PREFIX "open_files"
+/* To be read, of a file or directory: the quota that it falls under, as JSON (docs/operating.md, "Quotas"). ENODATA: it
+ * falls under none. */
+#define CAIRNFS_XATTR_QUOTA CAIRNFS_XATTR_PREFIX "quota"
 
 #define CAIRNFS_DURABILITY_PENDING "pending" /* accepted, not durable yet; fsync(2) or `cairnfs wait` waits for it */
 #define CAIRNFS_DURABILITY_LOCAL "local"     /* durable on this host's disk */

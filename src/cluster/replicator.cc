@@ -285,7 +285,7 @@ void Replicator::Finish(ChunkCopies& chunk) {
     (was_new ? new_bytes_ : known_bytes_).fetch_add(chunk.size(), std::memory_order_relaxed);
   }
   if (const auto counted = counted_.extract(chunk.digest()); counted && was_new && !is_abandoned) {
-    counted.mapped()->fetch_add(chunk.size(), std::memory_order_relaxed);
+    counted.mapped()(chunk.size());
   }
   const bool is_short = outcome == Outcome::kUnderReplicated || (is_abandoned && has_copies);
   if (is_short) parts_.needs.under_replicated.fetch_add(1);

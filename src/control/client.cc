@@ -226,6 +226,16 @@ Status Client::ReleaseHold(uint64_t id) {
   return impl_->Call(&Control::Stub::ReleaseHold, request, reply);
 }
 
+Status Client::SetQuota(const QuotaRequest& request, const std::function<void(uint64_t inodes)>& on_progress) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto stub, StubFor(impl_->socket_path_));
+  grpc::ClientContext context;
+  auto reader = stub->SetQuota(&context, request);
+  QuotaStep step;
+  while (reader->Read(&step)) on_progress(step.inodes());
+  const grpc::Status status = reader->Finish();
+  return status.ok() ? Status() : Status(ErrorOf(status));
+}
+
 Status Client::PausePolicies() {
   PausePoliciesReply reply;
   return impl_->Call(&Control::Stub::PausePolicies, PausePoliciesRequest(), reply, 60);

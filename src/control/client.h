@@ -70,6 +70,8 @@ class Client {
   Status TrashList(const std::function<void(const TrashEntry&)>& tell);
   Result<TrashRestoreReply> TrashRestore(const TrashRestoreRequest& request);
   Result<TrashEmptyReply> TrashEmpty(const TrashEmptyRequest& request);
+  // Sets a quota, or takes it off; tells now and then how many inodes it has looked at.
+  Status SetQuota(const QuotaRequest& request, const std::function<void(uint64_t inodes)>& on_progress);
   // One rank of a commit: returns when its outcome is known. Calls `rename` when this rank is the one to rename.
   Status Commit(const GateCall& call, const std::function<Status()>& rename);
   // A ticket for a commit that is made later. Blocks while another of the caller's is under way, as the request says.

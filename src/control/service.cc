@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -19,7 +18,9 @@
 #include "control/call_watch.h"
 #include "control/commit_failures.h"
 #include "control/convert.h"
+#include "control/directory_size.h"
 #include "control/drain.h"
+#include "control/quota_calls.h"
 #include "control/rank_service.h"
 #include "control/socket_uri.h"
 #include "control/stop_service.h"
@@ -39,16 +40,6 @@ constexpr auto kCountEvery = std::chrono::minutes(1);
 constexpr std::chrono::seconds kStopDeadlineMin{1};
 constexpr std::chrono::hours kStopDeadlineMax{24};
 constexpr std::chrono::seconds kPoliciesPause{30}, kPoliciesPatience{10};
-
-uint64_t BytesBelow(const std::string& path) {
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-    struct stat info;
-    if (stat(entry->path().c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
-  }
-  return bytes;
-}
 
 Result<std::chrono::milliseconds> DeadlineOf(const StopRequest& request) {
   const std::chrono::milliseconds deadline(std::min<uint64_t>(request.deadline_ms(), INT32_MAX));
@@ -278,6 +269,11 @@ class Service::Impl final : public Control::Service {
     return released.ok() ? grpc::Status::OK : rpc::ToGrpc(released.error());
   }
 
+  grpc::Status SetQuota(grpc::ServerContext* context, const QuotaRequest* request,
+                        grpc::ServerWriter<QuotaStep>* writer) override {
+    return ChangeQuota(filesystem_, CallWatch::Call(calls_, *context).wanted(), *request, writer);
+  }
+
   grpc::Status PausePolicies(grpc::ServerContext*, const PausePoliciesRequest*, PausePoliciesReply*) override {
     const auto until = Clock::Now() + kPoliciesPatience;
     filesystem_.policies().Pause(kPoliciesPause, kPoliciesPatience);
@@ -444,6 +440,7 @@ StatusReply Service::Impl::Report(const fs::FsStatus& status) const {
   space.set_on_disk_bytes(space.on_disk_bytes() + space.metadata_bytes());
   if (auto known = filesystem_.maintenance().GetSpace(); known.ok()) space.set_available_bytes(known->available_bytes);
   if (options_.cluster != nullptr) *reply.mutable_cluster() = options_.cluster->Activity();
+  AddQuotas(filesystem_, reply);
   for (const fs::RunReport& run : filesystem_.maintenance().GetRuns()) ToMessage(run, *reply.add_runs());
   MutexLock lock(mutex_);
   if (!samples_.empty()) {

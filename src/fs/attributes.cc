@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "cairnfs/cairnfs.h"
 #include "fs/levels.h"
+#include "fs/quota_settings.h"
 #include "fs/waits.h"
 #include "retention/values.h"
 
@@ -234,6 +235,7 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
         caller, [this, id, caller, done] { done(DescribeWriters(caller, id)); },
         [done](const Status& refused) { done(refused.error()); });
   }
+  if (name == CAIRNFS_XATTR_QUOTA) return done(quotas_.Describe(caller, id));
   if (name == CAIRNFS_XATTR_OPEN_FILES) {
     const auto count = at_.keeping.CountOpen(caller, id);
     return done(count.ok() ? Result<std::string>(std::to_string(*count)) : count.error());

@@ -14,7 +14,8 @@ namespace cairnfs::fs {
 class Attributes {
  public:
   // `names` outlives it.
-  Attributes(const Services& services, Names& names) : at_(services), names_(names) {}
+  Attributes(const Services& services, Names& names, QuotaSettings& quotas)
+      : at_(services), names_(names), quotas_(quotas) {}
 
   // In a cluster a new size waits until what no close of this host waits for is durable, unless `caller` is killed.
   void SetAttr(InodeId inode, const SetAttrRequest& request, Done<meta::Attr> done, const Caller& caller = {});
@@ -68,6 +69,7 @@ class Attributes {
 
   const Services at_;
   Names& names_;
+  QuotaSettings& quotas_;
 };
 
 }  // namespace cairnfs::fs

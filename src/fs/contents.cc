@@ -162,6 +162,7 @@ Status Contents::Punch(const InodePtr& inode, uint64_t offset, uint64_t length) 
   content.ForgetLost(offset, offset + length);
   content.publish->NoteRange(offset, offset + length);
   if (uint64_t freed = before - content.extents.allocated_bytes()) room_.NoteFreed(freed);
+  content.FoldNewBytes(content.AllocatedBytes());
   return {};
 }
 
@@ -173,6 +174,8 @@ Status Contents::Truncate(const InodePtr& inode, uint64_t size) {
     room_.NoteFreed(content.extents.allocated_bytes());
     streams_.RemoveRange(inode, 0, kFileSizeMax);
     content.extents = ExtentMap();
+    content.FoldNewBytes(0);
+    content.accepted_bytes = 0;
     content.pins.clear();
     content.ForgetLost(0, kFileSizeMax);
     Streams::ForgetRecipeError(inode);  // it was of the recipe of those bytes

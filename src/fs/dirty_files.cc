@@ -183,8 +183,16 @@ Result<meta::FileRecord> DirtyFiles::MakeRecord(const InodePtr& inode) {
   record.allocated_bytes = content.extents.allocated_bytes();
   record.mtime = content.mtime;
   record.ctime = content.ctime;
+  record.quota = content.quota;
   record.recipe = recipe->Encode();
   return record;
+}
+
+// Of one that is removed, whoever has it open counts what it has; what lies in the trash counts not at all.
+std::optional<kv::KvWrite> UsageWrite(const Inode& inode, const meta::FileRecord& record) {
+  if (record.quota.value != 0 && !inode.unlinked && !inode.in_trash) return meta::UsageOf(inode.id, record);
+  if (!inode.content->quota_is_set && record.quota.value == 0) return std::nullopt;
+  return kv::KvWrite{meta::UsageKey(inode.id), std::nullopt};
 }
 
 void DirtyFiles::Release(const InodePtr& inode) {

@@ -60,6 +60,8 @@ class DirtyFiles {
   // Bytes that were accepted have found no room, or are lost, since this process began. Set by any thread, and by what
   // Drain waits for before that returns.
   std::atomic<bool> bytes_lacked{false};
+  // Of the last publish of what counts for a quota: the revision of the store. Among several hosts.
+  std::atomic<uint64_t> counted_revision{0};
 
  private:
   bool DiscardIfGone(const InodePtr& inode);
@@ -77,5 +79,8 @@ class DirtyFiles {
   std::vector<InodePtr> taken_;   // the round's
   std::atomic<size_t> count_{0};  // of both
 };
+
+// What a record says for its quota, to be written with it; nullopt: nothing, nor did the one before.
+std::optional<kv::KvWrite> UsageWrite(const Inode& inode, const meta::FileRecord& record) REQUIRES_LOCK(inode.mutex);
 
 }  // namespace cairnfs::fs

@@ -40,12 +40,15 @@ Result<bool> LocalRecords::Load(const Context& context, const InodePtr& inode, M
     if (recipe.is_tree && may_wait == MayWait::kNo) return false;
     CAIRNFS_RETURN_IF_ERROR(LoadExtents(recipe, record.size, content->extents, parts_.chunks));
     content->size = content->published_size = record.size;
+    content->quota = record.quota;
+    content->unique_bytes = record.unique_bytes;
     content->mtime = record.mtime;
     content->ctime = record.ctime;
   } else {
     CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, parts_.names.GetAttr(context, inode->id));
     content->mtime = attr.mtime;
     content->ctime = attr.ctime;
+    content->quota = attr.quota;
   }
   inode->content = std::move(content);
   return true;
@@ -91,6 +94,7 @@ Status SharedRecords::LoadState(const InodePtr& inode, const meta::FileState& st
   if (!state.record) {
     fresh->mtime = state.inode.mtime;
     fresh->ctime = state.inode.ctime;
+    fresh->quota = state.inode.quota;
   }
   if (!inode->content) inode->content = MakeContent(owner);
   Content& content = *inode->content;
@@ -100,6 +104,8 @@ Status SharedRecords::LoadState(const InodePtr& inode, const meta::FileState& st
   NoteEnd(inode, content.size, fresh->size);
   content.size = fresh->size;
   content.published_size = fresh->published_size;
+  content.quota = fresh->quota;
+  content.unique_bytes = fresh->unique_bytes;
   content.mtime = fresh->mtime;
   content.ctime = fresh->ctime;
   content.shared().base_revision = fresh->shared().base_revision;

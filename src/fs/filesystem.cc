@@ -112,6 +112,7 @@ Policies& FileSystem::policies() { return *impl_->policies; }
 Tickets& FileSystem::tickets() { return *impl_->tickets; }
 Trash& FileSystem::trash() { return *impl_->trash; }
 AtomicFiles& FileSystem::atomic_files() { return *impl_->atomic_files; }
+QuotaSettings& FileSystem::quotas() { return *impl_->quota_settings; }
 
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
                                                   Clock::time_point waits_since) {

@@ -99,7 +99,9 @@ struct FallocateRequest {
 struct FsSpace {
   uint64_t total_bytes = 0, free_bytes = 0, available_bytes = 0;
   uint64_t inodes_total = 0, inodes_free = 0;
-  // As everybody may see it: bytes rounded down to about a thousandth of the whole, so that no small file shows.
+  bool is_of_quota = false;  // what is left of one: whoever sees its directory may know that
+  // As everybody may see it: bytes that are not of a quota are rounded down to about a thousandth of the whole, so that
+  // no small file shows.
   FsSpace Rounded() const;
 };
 
@@ -210,6 +212,7 @@ class Attributes;
 class Directories;
 class Maintenance;
 class Policies;
+class QuotaSettings;
 class Tickets;
 class Trash;
 class AtomicFiles;
@@ -310,6 +313,7 @@ class FileSystem {
   Tickets& tickets();
   Trash& trash();
   AtomicFiles& atomic_files();
+  QuotaSettings& quotas();
 
   // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,

@@ -63,6 +63,15 @@ uint64_t Content::AllocatedBytes() const {
   return std::min(bytes, (size + kPageBytes - 1) / kPageBytes * kPageBytes);
 }
 
+meta::QuotaBytes Content::QuotaBytes() const {
+  const uint64_t allocated = AllocatedBytes();
+  return {allocated, std::min(unique_bytes + (changed ? accepted_bytes : 0), allocated)};
+}
+
+void Content::FoldNewBytes(uint64_t allocated_bytes) {
+  unique_bytes = std::min(unique_bytes + new_bytes->exchange(0), allocated_bytes);
+}
+
 uint64_t Content::DirtyBytes() const {
   uint64_t bytes = 0;
   for (const auto& [start, run] : overlay.runs()) bytes += run.length - run.stored;

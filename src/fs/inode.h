@@ -28,6 +28,7 @@
 #include "fs/saves.h"
 #include "fs/shared_content.h"
 #include "meta/namespace.h"
+#include "meta/quota_records.h"
 
 namespace cairnfs::fs {
 
@@ -42,6 +43,11 @@ struct Content {
   chunking::Owner owner;           // for whom its chunks are stored
   std::optional<uint32_t> writer;  // uid of who wrote last by write(2); nullopt: nobody did since it was opened
   SaveTallyPtr tally;              // of the directory by which it was last written to; null: none is known
+  InodeId quota;                   // for which its bytes count; 0: none
+  bool quota_is_set = false;       // to another one than its record has
+  // How many of its bytes were stored nowhere when they were written: by its record, and since that.
+  uint64_t unique_bytes = 0;
+  std::shared_ptr<std::atomic<uint64_t>> new_bytes = std::make_shared<std::atomic<uint64_t>>(0);
   uint64_t size = 0;
   Timestamp mtime, ctime;
   ExtentMap extents;
@@ -103,7 +109,11 @@ struct Content {
   bool IsQuietButForFailed() const;
   // Bytes of the file without its holes. Counts bytes twice that lie over a part of `extents` that is not loaded.
   uint64_t AllocatedBytes() const;
-  uint64_t DirtyBytes() const;    // written and not stored yet
+  uint64_t DirtyBytes() const;  // written and not stored yet
+  // What it counts for its quota, what is not stored yet included: of that nobody knows what is new, so all counts.
+  meta::QuotaBytes QuotaBytes() const;
+  // Adds the new bytes to the unique ones, of which there are no more than `allocated_bytes`.
+  void FoldNewBytes(uint64_t allocated_bytes);
   uint64_t UnsavedBytes() const;  // written and not in a record, or lost
   // The end of what is accepted and not stored.
   uint64_t UnstoredEnd() const;
@@ -178,6 +188,7 @@ class Inode {
   // kernel knows of that is dead to it for good, and gives way to a new one once that is restored.
   std::atomic<uint64_t> generation{0};
   std::atomic<bool> made_without_name{false};  // it may have no name yet, and get one
+  std::atomic<bool> in_trash{false};           // when it was last looked: what it has counts for no quota then
   std::atomic<bool> unlinked{false};           // set while an Operation is held
   std::atomic<uint64_t> freed_bytes{0};        // of an unlinked one: what its removal lets a collection find
 };

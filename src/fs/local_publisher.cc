@@ -83,9 +83,13 @@ void LocalPublisher::Open(DirtyFiles::Which which) {
 
 Status LocalPublisher::Publish(const InodePtr& inode, uint64_t round_number, Batch& batch) {
   MutexLock lock(inode->mutex);
-  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord record, files_.MakeRecord(inode));
+  CAIRNFS_ASSIGN_OR_RETURN(meta::FileRecord record, files_.MakeRecord(inode));
   Content& content = *inode->content;
+  content.FoldNewBytes(record.allocated_bytes);
+  record.unique_bytes = content.unique_bytes;
   batch.writes.push_back({meta::FileKey(inode->id), record.Encode(), 0});
+  if (auto usage = UsageWrite(*inode, record)) batch.writes.push_back(*std::move(usage));
+  content.quota_is_set = false;
   content.published_size = record.size;
   std::move(content.pins.begin(), content.pins.end(), std::back_inserter(batch.pins));
   content.pins.clear();

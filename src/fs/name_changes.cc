@@ -28,7 +28,10 @@ void NameChanges::NoteRemoved(const meta::Attr& attr) {
   at_.privileges.NoteNameRemoved(attr);
   if (attr.nlink > 0) return;
   if (attr.in_trash) {  // all of it stays
-    if (const InodePtr inode = S_ISDIR(attr.mode) ? at_.table.Find(attr.inode) : nullptr) inode->generation++;
+    if (const InodePtr inode = at_.table.Find(attr.inode)) {
+      inode->in_trash = true;
+      if (S_ISDIR(attr.mode)) inode->generation++;
+    }
     return at_.trash.NoteAdded(attr.allocated_bytes);
   }
   at_.totals.NoteRemoved();

@@ -34,6 +34,7 @@ Result<meta::Attr> Names::Lookup(const Context& context, InodeId parent, std::st
                            at_.sharing.ReadAttr([&] { return at_.parts.names.Lookup(context, parent, name); }));
   const InodePtr inode = at_.table.AddLookup(attr.inode);
   inode->directory = parent.value;
+  inode->in_trash = false;
   attr.generation = inode->generation;
   return attr;
 }

@@ -71,6 +71,10 @@ HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, uin
 Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId parent, std::string_view name,
                                               const meta::CreateParams& params, const OpenFlags& flags) {
   CAIRNFS_RETURN_IF_ERROR(at_.session.Await(context));
+  if (at_.quotas.any()) {
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr directory, at_.parts.names.GetAttr(context, parent));
+    CAIRNFS_RETURN_IF_ERROR(at_.quotas.CheckMayCreate(directory.quota));
+  }
   // Another host may find the name, and remove it, before this call has returned: then the file is open already.
   Held held(at_.table);
   FileSystem::Created created;
@@ -104,6 +108,7 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
       inode->content = at_.records.MakeContent(OwnerOf(at_.parts, created.attr.uid));
       inode->content->mtime = created.attr.mtime;
       inode->content->ctime = created.attr.ctime;
+      inode->content->quota = created.attr.quota;
     }
     at_.sharing.NoteCreated(inode, session);
     const bool has_set_id = (created.attr.mode & (S_ISUID | S_ISGID)) != 0;

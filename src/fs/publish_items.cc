@@ -10,7 +10,7 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr size_t kOperationsOfFile = 5;      // compares and writes of one file, beside dead marks
+constexpr size_t kOperationsOfFile = 6;      // compares and writes of one file, beside dead marks
 constexpr size_t kOperationsOfDeadMark = 2;  // of each
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 
@@ -56,6 +56,8 @@ void DropUnpublished(Streams& streams, const InodePtr& inode, const Error& why) 
   Streams::ForgetRecipeError(inode);
   content.pins.clear();
   content.lost.clear();
+  content.quota_is_set = false;
+  content.new_bytes = std::make_shared<std::atomic<uint64_t>>(0);
   shared.own = {};
   shared.EndPublishing();
   shared.is_marked = shared.stays_marked = shared.is_closed = shared.has_pages = shared.is_asked_for = false;
@@ -76,7 +78,8 @@ Result<PublishItem> PublishItems::Prepare(const InodePtr& inode) {
   SharedContent& shared = content.shared();
   PublishItem item;
   item.inode = inode;
-  const bool is_unwritten = shared.own.empty() && !HasUnpublishedBytes(content) && content.lost.empty();
+  const bool is_unwritten =
+      shared.own.empty() && !HasUnpublishedBytes(content) && content.lost.empty() && !content.quota_is_set;
   if (!is_unwritten) {
     CAIRNFS_ASSIGN_OR_RETURN(item.record, files_.MakeRecord(inode));
   }
@@ -89,6 +92,9 @@ Result<PublishItem> PublishItems::Prepare(const InodePtr& inode) {
   shared.own.size_min = content.UnstoredEnd();
   if (item.record) {
     KeepPastEnd(item, content);
+    item.record->unique_bytes = content.unique_bytes;
+    item.new_bytes = content.new_bytes;
+    item.usage = UsageWrite(*inode, *item.record);
     item.kills = shared.unpublished_kills;
     item.judged_revision = inode->judged_revision;
   }
@@ -121,14 +127,24 @@ bool PublishItems::IsCurrent(const PublishItem& item, const Content& content) {
   return content.changed && content.shared().session == item.session;
 }
 
-kv::Transaction PublishItems::TransactionOf(std::span<const PublishItem> items, uint64_t epoch) {
+// Adds what was new of it to a record that has what was so before.
+static void CountNew(PublishItem& item) {
+  meta::FileRecord& record = *item.record;
+  const uint64_t counted = item.new_bytes->load();
+  record.unique_bytes = std::min(record.unique_bytes + (counted - item.new_bytes_taken), record.allocated_bytes);
+  item.new_bytes_taken = counted;
+  if (item.usage && item.usage->value) item.usage = meta::UsageOf(item.inode->id, record);
+}
+
+kv::Transaction PublishItems::TransactionOf(std::span<PublishItem> items, uint64_t epoch) {
   kv::Transaction transaction;
   transaction.may_lengthen = true;
   transaction.operation_id = fmt::format("publish/{}/{}/{}", host_.self(), items.front().session, ++operations_);
   host_.AddSessionCompare(transaction, items.front().session);
   host_.AddEpochCompare(transaction, epoch);
-  for (const PublishItem& item : items) {
+  for (PublishItem& item : items) {
     const InodeId id = item.inode->id;
+    if (item.record) CountNew(item);
     // What a stranger wrote is never seen with set-id bits, nor anybody's bytes with capabilities, that another host
     // gave to the file meanwhile.
     if (item.kills == Kills::kSetIdToo) {
@@ -139,6 +155,7 @@ kv::Transaction PublishItems::TransactionOf(std::span<const PublishItem> items, 
     if (item.kills) transaction.IfAbsent(meta::XattrKey(id, meta::kCapabilityXattr));
     if (item.record) {
       transaction.IfRevision(meta::FileKey(id), item.base_revision).Put(meta::FileKey(id), item.record->Encode());
+      if (item.usage) transaction.writes.push_back(*item.usage);
     }
     if (item.marks) host_.AddMark(transaction, id, item.session, item.failure);
     if (item.unmarks) transaction.Delete(meta::MarkKey(id, host_.self(), item.session));
@@ -251,6 +268,9 @@ bool PublishItems::CompleteContent(const InodePtr& inode, const PublishItem& ite
     shared.base_revision = revision;
     inode->published_revision = std::max(inode->published_revision.load(), revision);
     content.published_size = item.record->size;
+    content.unique_bytes = item.record->unique_bytes;
+    *item.new_bytes -= item.new_bytes_taken;
+    content.quota_is_set = false;
   }
   if (item.marks || item.unmarks) shared.is_marked = item.marks;
   if (item.unmarks && !content.must_publish) shared.is_asked_for = false;  // else it was asked for again
@@ -279,6 +299,7 @@ bool PublishItems::CompleteContent(const InodePtr& inode, const PublishItem& ite
 void PublishItems::Complete(PublishItem& item, uint64_t revision) {
   const InodePtr& inode = item.inode;
   if (item.level == Durability::kLocal) host_.NoteReferenced(item.pins);
+  if (item.usage && item.usage->value) files_.counted_revision = std::max(files_.counted_revision.load(), revision);
   item.pins.clear();
   bool is_changed = false;
   {

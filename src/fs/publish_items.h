@@ -16,6 +16,9 @@ struct PublishItem {
   InodePtr inode;
   std::optional<meta::FileRecord> record;  // nullopt: nothing was written, and the mark alone goes
   uint64_t base_revision = 0, session = 0;
+  std::shared_ptr<std::atomic<uint64_t>> new_bytes;  // of the content, as Content::new_bytes
+  uint64_t new_bytes_taken = 0;                      // of these, in the record
+  std::optional<kv::KvWrite> usage;                  // goes with the record
   Durability level = Durability::kReplicated;
   std::optional<Kills> kills;           // what the bytes of the record take away; nullopt: it has no new ones
   uint64_t judged_revision = 0;         // with kSetIdToo: Inode::judged_revision
@@ -45,7 +48,8 @@ class PublishItems {
   // As if it had not been prepared.
   static void Withdraw(PublishItem& item, Content& content);
   // `epoch`: that of before the chunks of the items were synced.
-  kv::Transaction TransactionOf(std::span<const PublishItem> items, uint64_t epoch);
+  // Their chunks have their copies: it is known which were new.
+  kv::Transaction TransactionOf(std::span<PublishItem> items, uint64_t epoch);
   static void NoteSent(const PublishItem& item) { Note(item, &SharedContent::is_sent, true); }
   static void NoteRefused(const PublishItem& item) { Note(item, &SharedContent::is_sent, false); }
   static void NoteInDoubt(const PublishItem& item) { Note(item, &SharedContent::is_in_doubt, true); }

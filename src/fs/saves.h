@@ -35,7 +35,7 @@ struct SaveTally : std::enable_shared_from_this<SaveTally> {
   std::atomic<int64_t> first_write_ns{0};  // since 1970; 0: nothing was written
   std::atomic<uint64_t> written_bytes{0};
   std::atomic<uint64_t> write_ns{0}, wait_ns{0};
-  const store::NewBytes new_bytes = std::make_shared<std::atomic<uint64_t>>(0);
+  const std::shared_ptr<std::atomic<uint64_t>> new_bytes = std::make_shared<std::atomic<uint64_t>>(0);
 
   void NoteWrite(uint64_t bytes, Clock::duration took);
   void NoteWait(Clock::duration took);

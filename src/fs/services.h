@@ -16,6 +16,7 @@
 #include "fs/lost_files.h"
 #include "fs/policies.h"
 #include "fs/privileges.h"
+#include "fs/quotas.h"
 #include "fs/room.h"
 #include "fs/saves.h"
 #include "fs/seals.h"
@@ -39,6 +40,7 @@ struct Services {  // all outlive who has them
   Streams& streams;
   SyncRounds& rounds;
   Room& room;
+  Quotas& quotas;
   Privileges& privileges;
   LostFiles& lost;
   Totals& totals;

@@ -77,6 +77,8 @@ Status Rebase(Content& content, const std::optional<meta::FileRecord>& record, u
     content.mtime = ours.empty() ? record->mtime : std::max(content.mtime, record->mtime);
     content.ctime = ours.empty() ? record->ctime : std::max(content.ctime, record->ctime);
   }
+  content.unique_bytes = record ? record->unique_bytes : 0;
+  if (record && !content.quota_is_set) content.quota = record->quota;
   shared.base_revision = revision;
   return {};
 }

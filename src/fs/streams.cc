@@ -238,7 +238,10 @@ void Streams::CutRuns(const InodePtr& inode, uint64_t appended_bytes_min, Here* 
 
 void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here) {
   chunk->owner = inode->content->owner;
-  if (inode->content->tally != nullptr) chunk->new_bytes = inode->content->tally->new_bytes;
+  chunk->new_bytes = [of_file = inode->content->new_bytes, of_save = inode->content->tally](uint64_t bytes) {
+    of_file->fetch_add(bytes, std::memory_order_relaxed);
+    if (of_save != nullptr) of_save->new_bytes->fetch_add(bytes, std::memory_order_relaxed);
+  };
   chunk->writer = inode->content->writer;
   inode->content->filled_holes.ForEachPart(
       chunk->offset, chunk->offset + chunk->size, [&](uint64_t begin, uint64_t end) {

@@ -47,6 +47,8 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
   records = std::move(made_records);
   collection = std::move(made_collection);
   room = std::make_unique<Room>(Room::Parts{parts.local_chunks, name_room, *rounds, *collection});
+  quotas =
+      std::make_unique<Quotas>(Quotas::Parts{table, *rounds, *dirty_files, parts.names}, Context(stop.get_token()));
   lost = std::make_unique<LostFiles>(table, parts.names);
   privileges = std::make_unique<Privileges>(parts.names, table, *rounds);
   trash = std::make_unique<Trash>(Trash::Parts{parts.names, *rounds, options, parts.cluster.has_value()});
@@ -79,6 +81,7 @@ Services FileSystem::Impl::MakeServices() {
           .streams = *streams,
           .rounds = *rounds,
           .room = *room,
+          .quotas = *quotas,
           .privileges = *privileges,
           .lost = *lost,
           .totals = *totals,
@@ -107,7 +110,8 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
   const Services services = MakeServices();
   changes = std::move(made_changes);
   names = std::make_unique<Names>(services, *changes);
-  attributes = std::make_unique<Attributes>(services, *names);
+  quota_settings = std::make_unique<QuotaSettings>(services, parts.cluster ? parts.cluster->store : parts.kv);
+  attributes = std::make_unique<Attributes>(services, *names, *quota_settings);
   open_files = std::make_unique<OpenFiles>(services);
   writer = std::make_unique<Writer>(services);
   reader = std::make_unique<Reader>(services);
@@ -136,12 +140,14 @@ void FileSystem::Impl::End() {
   trash->Stop();
   atomic_rules.Stop();
   if (atomic_files) atomic_files->Stop();
+  quota_settings->Stop();
   reader->AwaitRunning();
   commits->Stop();
   stop.request_stop();
   waits->Stop();
   checker->Stop();
   collection->Stop();
+  quotas->Stop();
   error_names->Stop();
   room->Stop();
   calls->Stop();
@@ -163,6 +169,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
                    std::make_unique<LocalCollection>(parts.kv, parts.local_chunks, *rounds, this->options),
                    parts.local_chunks, options, uncollected_bytes),
                metadata_room);
+  quotas->SetShares(std::make_unique<LocalShares>(*parts.local_kv, quotas->usage()));
   auto made_totals = std::make_unique<LocalTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                                    *parts.local_kv, metadata_room);
   local_totals = made_totals.get();
@@ -181,14 +188,22 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
 
 Status LocalFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(tickets->FailWhereBytesMayLack());
+  CAIRNFS_RETURN_IF_ERROR(quotas->Start());
   if (Status ended = parts.names.EndAllSealing({}); !ended.ok()) {
     spdlog::warn("what was about to be sealed when the daemon ended stays so: {}", ended.error().message);
   }
   local_totals->Start();
   CAIRNFS_RETURN_IF_ERROR(atomic_rules.Start({}));
+  quota_settings->Start();
   commits->LookAtRecords();
   StartTrash([] {}, [] { return true; });
   return {};
+}
+
+Result<kv::LeaseId> SharedFileSystem::JoinSession(kv::Transaction& transaction) {
+  CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session now, parts.cluster->membership.session());
+  host.AddSessionCompare(transaction, now.revision);
+  return now.lease;
 }
 
 void SharedFileSystem::MakeCommits() {
@@ -203,12 +218,8 @@ void SharedFileSystem::MakeCommits() {
           .name = [this] { return host.NameOf(host.self()); },
           .applies = [this](const Context& context,
                             bool may) { return may ? host.TakeRetention(context) : host.LeaveRetention(context); }});
-  const auto join = [this](kv::Transaction& transaction) -> Result<kv::LeaseId> {
-    CAIRNFS_ASSIGN_OR_RETURN(const cluster::Membership::Session now, parts.cluster->membership.session());
-    host.AddSessionCompare(transaction, now.revision);
-    return now.lease;
-  };
-  MakeTickets(parts.cluster->store, {.node = host.self(), .join = join});
+  MakeTickets(parts.cluster->store,
+              {.node = host.self(), .join = [this](kv::Transaction& transaction) { return JoinSession(transaction); }});
 }
 
 SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
@@ -235,6 +246,13 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
       std::move(made_records),
       std::make_unique<Collector>(std::make_unique<SharedCollection>(parts, host), parts.local_chunks, options, 0),
       name_room);
+  quotas->SetShares(std::make_unique<SharedShares>(
+      SharedShares::Parts{.shared = parts.cluster->shared,
+                          .store = parts.cluster->store,
+                          .usage = quotas->usage(),
+                          .self = host.self(),
+                          .join = [this](kv::Transaction& transaction) { return JoinSession(transaction); },
+                          .until_stop = Context(stop.get_token())}));
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                           parts.cluster->shared);
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
@@ -308,6 +326,8 @@ Status SharedFileSystem::Start() {
   CAIRNFS_RETURN_IF_ERROR(member->Start());
   CAIRNFS_RETURN_IF_ERROR(commits->WatchOthers(parts.cluster->shared));
   CAIRNFS_RETURN_IF_ERROR(atomic_rules.StartAmongHosts({}, parts.cluster->shared));
+  CAIRNFS_RETURN_IF_ERROR(quotas->Start());
+  quota_settings->Start();
   commits->LookAtRecords();
   keeping.AskOthers([this](const Context& context) { return host.OpenElsewhere(context); });
   seals.SetAskOthers([this](const Context& context, Seals::What what) { return host.WritersElsewhere(context, what); },

@@ -16,6 +16,7 @@
 #include "fs/marks.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
+#include "fs/quota_settings.h"
 #include "fs/reader.h"
 #include "fs/services.h"
 #include "fs/shared_files.h"
@@ -52,6 +53,7 @@ struct FileSystem::Impl {
   std::unique_ptr<SyncRounds> rounds;
   std::unique_ptr<Collector> collection;
   std::unique_ptr<Room> room;
+  std::unique_ptr<Quotas> quotas;
   std::unique_ptr<LostFiles> lost;
   std::unique_ptr<Privileges> privileges;
   std::unique_ptr<Waits> waits;
@@ -78,6 +80,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Directories> directories;
   std::unique_ptr<Checker> checker;
   std::unique_ptr<Maintenance> maintenance;
+  std::unique_ptr<QuotaSettings> quota_settings;
 
  protected:
   // Once `commits` is there. `kv`: as Tickets::Parts has it.
@@ -116,6 +119,8 @@ struct SharedRoundParts {
 struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options);
   ~SharedFileSystem() override;
+  // Adds a compare of the session there is now; returns its lease.
+  Result<kv::LeaseId> JoinSession(kv::Transaction& transaction);
   void MakeCommits();          // and the policies that follow them, and the tickets
   void CompareAllWithStore();  // each open file, before it is read or published again
   Status Start() override;

@@ -82,8 +82,18 @@ void Writer::Finish(const Request& request, const Target& target, Done<size_t> d
 }
 
 void Writer::FinishPlain(const Request& request, const Target& target, Done<size_t> done) {
+  const Result<bool> cuts = Accept(request, target, Charge::kAsIfNew);
+  const bool is_refused = !cuts.ok() && cuts.error().code == ErrorCode::kQuotaExceeded;
+  if (!is_refused) return FinishAccepted(request, target, cuts, std::move(done));
+  // The answer waits until it is known how much of what was accepted counts at all.
+  auto again = [this, request, target, done = std::move(done)](const Status&) {
+    FinishAccepted(request, target, Accept(request, target, Charge::kWhatGrows), done);
+  };
+  at_.quotas.Settle(QuotaOf(target.inode), {request.data.size, request.data.size}, std::move(again));
+}
+
+void Writer::FinishAccepted(const Request& request, const Target& target, const Result<bool>& cuts, Done<size_t> done) {
   const auto& [handle, inode] = target;
-  const Result<bool> cuts = Accept(request, target);
   if (!cuts.ok()) return GiveUp(request, inode, cuts.error(), done);
   bytes_total_ += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
@@ -111,7 +121,23 @@ void Writer::FinishPlain(const Request& request, const Target& target, Done<size
   if (*cuts && answers_first) at_.streams.BeginCut(inode);
 }
 
-Result<bool> Writer::Accept(const Request& request, const Target& target) {
+InodeId Writer::QuotaOf(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  return inode->content ? inode->content->quota : InodeId{};
+}
+
+// Whether it is new is known only once it is stored.
+Status Writer::ChargeQuota(const InodePtr& inode, uint64_t offset, uint64_t size, Charge charge) {
+  const InodeId quota = inode->content->quota;
+  if (quota.value == 0) return {};
+  meta::QuotaBytes bytes{size, size};
+  if (charge == Charge::kWhatGrows && offset <= kFileSizeMax - size) {
+    CAIRNFS_ASSIGN_OR_RETURN(bytes.logical, at_.contents.BytesMissingIn(inode, offset, offset + size));
+  }
+  return at_.quotas.TakeCredit(quota, bytes) ? Status() : at_.quotas.Exceeded(quota);
+}
+
+Result<bool> Writer::Accept(const Request& request, const Target& target, Charge charge) {
   const auto& [handle, inode] = target;
   if (handle) {
     if (!request.from_page_cache) at_.closing.NoteWriter(*handle, request.caller);
@@ -133,6 +159,8 @@ Result<bool> Writer::Accept(const Request& request, const Target& target) {
     if (handle && !request.from_page_cache) CAIRNFS_RETURN_IF_ERROR(TakeError(inode, *handle));
     // Once more, for that may have been lost since: a loss from here on finds the content changed, and gives it up.
     if (handle) CAIRNFS_RETURN_IF_ERROR(at_.session.Check(*handle));
+    CAIRNFS_RETURN_IF_ERROR(
+        ChargeQuota(inode, request.offset, request.data.size, request.append ? Charge::kAsIfNew : charge));
     at_.contents.MarkChanged(inode);
     if (handle && handle->tally != nullptr) inode->content->tally = handle->tally;
     if (request.sync || (handle && handle->flags.sync)) inode->content->publish->NoteAskedFor();
@@ -276,8 +304,16 @@ Result<size_t> Writer::CopyNow(const Copy& asked, const Caller& caller) {
   if (copy.length == 0) return size_t{0};
   const InodePtr& to = copy.to->inode;
   for (Extent& extent : extents) extent.offset = extent.offset - copy.from_offset + copy.to_offset;
+  const bool waits_for_quota = asked.charge == Charge::kAsIfNew;
   auto apply = [&](Content& content) -> Status {
     to->mutex.AssertHeld();
+    if (content.quota.value != 0) {
+      uint64_t grows = copy.length;
+      if (!waits_for_quota) {
+        CAIRNFS_ASSIGN_OR_RETURN(grows, at_.contents.BytesMissingIn(to, copy.to_offset, copy.to_offset + copy.length));
+      }
+      if (!at_.quotas.TakeCredit(content.quota, {grows, 0})) return at_.quotas.Exceeded(content.quota);
+    }
     CAIRNFS_RETURN_IF_ERROR(at_.contents.Lay(to, copy.to_offset, copy.length, extents, std::move(pins)));
     content.accepted_bytes += copy.length;
     return {};
@@ -307,7 +343,12 @@ void Writer::CopyRange(const CopyRequest& request, Done<size_t> done, const Call
     if (error.ok()) error = at_.privileges.Kill(to.inode, KillsOf(caller), caller);
     if (!error.ok()) return done(error.error());
     at_.closing.NoteWriter(to, caller);
-    done(CopyNow(asked, caller));
+    auto copied = CopyNow(asked, caller);
+    if (copied.ok() || copied.error().code != ErrorCode::kQuotaExceeded) return done(copied);
+    Copy again = asked;
+    again.charge = Charge::kWhatGrows;
+    at_.quotas.Settle(QuotaOf(to.inode), {asked.length, 0},
+                      [this, again, caller, done](const Status&) { done(CopyNow(again, caller)); });
   };
   const InodePtr& from = asked.from->inode;
   at_.sharing.WhenCurrent(from, caller, [this, copy, caller, done](const Status& current) {

@@ -5,6 +5,7 @@
 #include "fs/attributes.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/quota_settings.h"
 #include "fuse/admitted.h"
 #include "fuse/ops.h"
 #include "fuse/receiver.h"
@@ -83,9 +84,11 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   });
 }
 
-void OpStatFs(fuse_req_t request, fuse_ino_t) {
-  WhereItMayWait(request, [request](fs::FileSystem& filesystem, const fs::Caller&) {
-    ReplySpace(request, filesystem.maintenance().GetSpace());
+void OpStatFs(fuse_req_t request, fuse_ino_t inode) {
+  WhereItMayWait(request, [request, inode](fs::FileSystem& filesystem, const fs::Caller& caller) {
+    const Result<fs::FsSpace> space = filesystem.maintenance().GetSpace();
+    if (!space.ok()) return ReplySpace(request, space);
+    ReplySpace(request, filesystem.quotas().Bounded(caller.context, InodeId{inode}, *space));
   });
 }
 

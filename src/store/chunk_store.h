@@ -37,9 +37,9 @@ struct PutResult {
   ChunkPin pin;
   bool is_new = false;  // false: the chunk was there (or on its way to the disk); nothing was copied
 };
-// Gets the lengths of chunks that were stored nowhere before, as that becomes known: among several nodes only once the
-// chunk has its copies. null: nobody counts.
-using NewBytes = std::shared_ptr<std::atomic<uint64_t>>;
+// Called with the length of a chunk that was stored nowhere before, as that becomes known: among several nodes only
+// once the chunk has its copies. With locks held: be quick. Empty: nobody counts.
+using NewBytes = std::function<void(uint64_t bytes)>;
 
 // Verified bytes of a chunk: slices in order, which together are the whole chunk. They keep their buffers alive.
 struct ChunkData {

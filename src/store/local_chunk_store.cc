@@ -131,7 +131,7 @@ Result<PutResult> LocalChunkStore::Impl::Put(LocalChunkStore* owner, const Diges
   }
   index_.Stored({digest, appended->location, std::move(appended->segment)});
   new_bytes_total_.fetch_add(size, std::memory_order_relaxed);
-  if (new_bytes != nullptr) new_bytes->fetch_add(size, std::memory_order_relaxed);
+  if (new_bytes != nullptr) new_bytes(size);
   cache_.InsertWritten(digest, slices, size);
   if (!cache_.empty()) cache_.Trim();
   return PutResult{ChunkPin(owner, digest), true};

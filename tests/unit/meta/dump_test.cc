@@ -131,7 +131,7 @@ TEST_F(DumpTest, WhatIsLoadedIsWhatWasDumped) {
 }
 
 TEST_F(DumpTest, BeginsWithTheBytesOfTheFormat) {
-  EXPECT_EQ(dump_.substr(0, 16), std::string("CairnDmp\2\0\0\0\0\0\0\0", 16));
+  EXPECT_EQ(dump_.substr(0, 16), std::string("CairnDmp\3\0\0\0\0\0\0\0", 16));
   EXPECT_EQ(dump_.substr(20, 4), std::string("\x21\0\0\0", 4));  // 1 + 16 + 12 + 1 + 3 bytes in its first block
   EXPECT_EQ(dump_.substr(24, 16), std::string("\1\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0", 16));
 }

@@ -1,0 +1,69 @@
+// QuotaUsage: all quotas, and what is published of what counts for them, as this host has heard of it. Fed with the
+// keys that quota_records.h describes; knows no store.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/context.h"
+#include "base/thread_annotations.h"
+#include "kv/store.h"
+#include "meta/quota_records.h"
+
+namespace cairnfs::fs {
+
+// Any thread.
+class QuotaUsage {
+ public:
+  struct Quota {
+    meta::QuotaRecord record;
+    uint64_t record_revision = 0;
+    meta::QuotaBytes used;                                    // by what is published
+    std::map<std::string, meta::QuotaBytes> shares;           // of hosts, by their node's id
+    uint64_t revision = 0;                                    // of the store, as of which this holds
+    meta::QuotaBytes SharesBut(std::string_view node) const;  // the sum of the others'
+  };
+
+  // A key has this value since that revision of the store; nullopt: none. Older news of a key than it has are dropped.
+  // What does not decode counts as gone: a check tells of it.
+  void Note(std::string_view key, const std::optional<std::string_view>& value, uint64_t revision);
+  // All news up to that revision were told.
+  void NoteRevision(uint64_t revision);
+  // Nothing is known any more.
+  void Clear();
+
+  bool any() const;
+  std::optional<Quota> Find(InodeId quota) const;
+  std::optional<uint64_t> RecordRevision(InodeId quota) const;  // nullopt: there is no such quota
+  std::vector<std::pair<InodeId, Quota>> All() const;
+  meta::QuotaBytes Of(InodeId quota, InodeId inode) const;  // what is published of a file
+  uint64_t revision() const;
+  // Waits until news of that revision were told. False: the context expired first.
+  bool AwaitRevision(const Context& context, uint64_t revision) const;
+
+ private:
+  struct File {
+    InodeId quota;
+    meta::QuotaBytes bytes;
+    uint64_t revision = 0;
+  };
+  struct Sums {
+    Quota quota;
+    bool exists = false;  // else files count for one that is gone, or not heard of yet
+  };
+  void NoteFile(InodeId inode, const std::optional<std::string_view>& value, uint64_t revision) REQUIRES_LOCK(mutex_);
+  void Drop(InodeId quota) REQUIRES_LOCK(mutex_);  // what is kept of it, if that says nothing
+  Quota Now(const Sums& sums) const REQUIRES_LOCK(mutex_);
+
+  mutable Mutex mutex_;  // after those of stores
+  mutable CondVar told_;
+  uint64_t revision_ GUARDED_BY(mutex_) = 0;
+  size_t count_ GUARDED_BY(mutex_) = 0;
+  std::map<InodeId, Sums> quotas_ GUARDED_BY(mutex_);
+  std::unordered_map<InodeId, File> files_ GUARDED_BY(mutex_);  // all that count for one
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,166 @@
+#include "fs/quota_walk.h"
+
+#include <sys/stat.h>
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr size_t kWalkedAtOnce = 512;
+constexpr size_t kWalkedKeysPerRead = 100;
+constexpr size_t kLinkedMax = 1'000'000;  // files with several names that are kept in mind
+
+// What is gone meanwhile needs nothing.
+Status UnlessGone(Status status) {
+  if (status.ok()) return status;
+  const ErrorCode code = status.error().code;
+  const bool is_gone = code == ErrorCode::kNotFound || code == ErrorCode::kStale || code == ErrorCode::kNotDirectory;
+  return is_gone ? Status() : status;
+}
+
+}  // namespace
+
+Status QuotaWalk::VisitPages(
+    const Context& context, InodeId directory,
+    const std::function<Status(const std::vector<Child>& files, const std::vector<InodeId>& below)>& visit) {
+  std::string after;
+  for (bool more = true; more;) {
+    auto page = at_.parts.names.ReadDirectory(context, directory, after, kWalkedAtOnce);
+    if (!page.ok()) return UnlessGone(page.error());
+    std::vector<Child> files;
+    std::vector<InodeId> below;
+    for (const meta::DirectoryEntry& entry : *page) {
+      if (entry.type == S_IFREG) files.push_back({entry.name, entry.inode});
+      if (entry.type == S_IFDIR) below.push_back(entry.inode);
+    }
+    CAIRNFS_RETURN_IF_ERROR(visit(files, below));
+    count_ += files.size() + below.size();
+    CAIRNFS_RETURN_IF_ERROR(go_on_(count_));
+    if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
+    more = page->size() == kWalkedAtOnce;
+    if (more) after = page->back().name;
+  }
+  return {};
+}
+
+Status QuotaWalk::AddFiles(const Context& context, const std::vector<Child>& files, Sums& sums) {
+  std::vector<std::string> keys;
+  for (const Child& file : files) {
+    keys.push_back(meta::InodeKey(file.inode));
+    keys.push_back(meta::FileKey(file.inode));
+  }
+  bool counts = true;  // of a file with several names its bytes count once
+  return kv::ReadKeys(
+      context, at_.parts.kv, keys, kWalkedKeysPerRead, [&](size_t index, const kv::KvEntry* entry) -> Status {
+        const Child& file = files[index / 2];
+        if (index % 2 == 0) {
+          counts = entry != nullptr;
+          if (!counts) return {};
+          CAIRNFS_ASSIGN_OR_RETURN(const meta::InodeRecord record, meta::InodeRecord::Decode(entry->value));
+          if (record.nlink <= 1) return {};
+          Link& link = sums.links[file.inode];
+          counts = link.found++ == 0;
+          link.all = record.nlink;
+          link.name = file.name;
+          if (sums.links.size() <= kLinkedMax) return {};
+          return MakeError(ErrorCode::kTooLarge,
+                           "more than " + std::to_string(kLinkedMax) + " files below the directory have several names");
+        }
+        if (entry == nullptr || !counts) return {};
+        CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord record, meta::FileRecord::Decode(entry->value));
+        sums.survey.used.logical += record.allocated_bytes;
+        sums.survey.used.unique += record.unique_bytes;
+        return {};
+      });
+}
+
+Result<QuotaWalk::Survey> QuotaWalk::Look(const Context& context, InodeId directory) {
+  Sums sums;
+  std::vector<InodeId> directories{directory};
+  while (!directories.empty()) {
+    const InodeId next = directories.back();
+    directories.pop_back();
+    CAIRNFS_RETURN_IF_ERROR(
+        VisitPages(context, next, [&](const std::vector<Child>& files, const std::vector<InodeId>& below) -> Status {
+          directories.insert(directories.end(), below.begin(), below.end());
+          return AddFiles(context, files, sums);
+        }));
+  }
+  for (const auto& [inode, link] : sums.links) {
+    if (link.found < link.all) sums.survey.linked_from_outside = link.name;
+  }
+  return sums.survey;
+}
+
+Status QuotaWalk::SetRecord(const Context& context, InodeId inode, InodeId quota) {
+  SyncRounds::Operation operation(at_.rounds);
+  return UnlessGone(at_.parts.names.SetQuota(context, inode, quota));
+}
+
+void QuotaWalk::MoveContent(const Context& context, InodeId id, InodeId quota, Done<void> done) {
+  InodePtr inode = at_.table.Hold(id);
+  auto apply = [quota](Content& content) -> Status {
+    content.quota = quota;
+    content.quota_is_set = true;  // also of a file without a record: another host may be about to publish one
+    content.must_publish = true;
+    return {};
+  };
+  Caller caller;
+  caller.context = context;
+  FileChange change{.inode = inode, .apply = std::move(apply), .publishes = true, .caller = std::move(caller)};
+  at_.sharing.Change(std::move(change), [this, inode, done = std::move(done)](const Status& status) {
+    at_.table.Unhold(inode);
+    done(UnlessGone(status));
+  });
+}
+
+// Names are compared by the records of inodes, and bytes count by those of contents. So a file that is only half moved
+// may be counted for none, and is never in two places.
+Status QuotaWalk::MoveFiles(const Context& context, const std::vector<Child>& files, InodeId quota) {
+  struct Waiting {
+    Mutex mutex;
+    CondVar changed;
+    size_t count GUARDED_BY(mutex) = 0;
+    Status status GUARDED_BY(mutex);
+  };
+  auto waiting = std::make_shared<Waiting>();
+  for (const Child& file : files) {
+    if (quota.value != 0) CAIRNFS_RETURN_IF_ERROR(SetRecord(context, file.inode, quota));
+    {
+      MutexLock lock(waiting->mutex);
+      waiting->count++;
+    }
+    MoveContent(context, file.inode, quota, [waiting](const Status& status) {
+      MutexLock lock(waiting->mutex);
+      waiting->count--;
+      if (waiting->status.ok()) waiting->status = status;
+      waiting->changed.NotifyAll();
+    });
+  }
+  {
+    MutexLock lock(waiting->mutex);
+    while (waiting->count > 0) waiting->changed.Wait(waiting->mutex);
+    CAIRNFS_RETURN_IF_ERROR(waiting->status);
+  }
+  CAIRNFS_RETURN_IF_ERROR(files.empty() ? Status() : at_.rounds.RequestAndWait());
+  for (const Child& file : files) {
+    if (quota.value == 0) CAIRNFS_RETURN_IF_ERROR(SetRecord(context, file.inode, quota));
+  }
+  return {};
+}
+
+Status QuotaWalk::Move(const Context& context, InodeId directory, InodeId quota) {
+  std::vector<InodeId> directories{directory};
+  while (!directories.empty()) {
+    const InodeId next = directories.back();
+    directories.pop_back();
+    CAIRNFS_RETURN_IF_ERROR(SetRecord(context, next, quota));
+    CAIRNFS_RETURN_IF_ERROR(
+        VisitPages(context, next, [&](const std::vector<Child>& files, const std::vector<InodeId>& below) -> Status {
+          directories.insert(directories.end(), below.begin(), below.end());
+          return MoveFiles(context, files, quota);
+        }));
+  }
+  return {};
+}
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,59 @@
+// QuotaWalk: puts all that lies below a directory under a quota, or takes it from it.
+//
+// A directory goes before what it holds. From then on what is made in it falls under the quota by itself, and nothing
+// comes in or goes out by a rename that does not. So a list of it that is read afterwards has all that is left to do.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "fs/services.h"
+
+namespace cairnfs::fs {
+
+class QuotaWalk {
+ public:
+  // Called after each inode, and asked whether to go on.
+  using GoOn = std::function<Status(uint64_t inodes)>;
+  QuotaWalk(const Services& services, GoOn go_on) : at_(services), go_on_(std::move(go_on)) {}
+
+  struct Survey {
+    meta::QuotaBytes used;            // by what is published
+    std::string linked_from_outside;  // a file below the directory that has a name elsewhere too; empty: none
+  };
+  // What there is below the directory.
+  Result<Survey> Look(const Context& context, InodeId directory);
+  // `quota`: 0 takes it all from the one that it falls under. May be called again after it has failed.
+  Status Move(const Context& context, InodeId directory, InodeId quota);
+
+ private:
+  struct Child {
+    std::string name;
+    InodeId inode;
+  };
+  struct Link {
+    uint32_t found = 0, all = 0;
+    std::string name;
+  };
+  struct Sums {
+    Survey survey;
+    std::map<InodeId, Link> links;  // of files with several names
+  };
+  // The files and directories in it, a page at a time.
+  Status VisitPages(
+      const Context& context, InodeId directory,
+      const std::function<Status(const std::vector<Child>& files, const std::vector<InodeId>& below)>& visit);
+  Status AddFiles(const Context& context, const std::vector<Child>& files, Sums& sums);
+  Status MoveFiles(const Context& context, const std::vector<Child>& files, InodeId quota);
+  // Has the content count for the quota. Calls `done` perhaps on another thread.
+  void MoveContent(const Context& context, InodeId inode, InodeId quota, Done<void> done);
+  Status SetRecord(const Context& context, InodeId inode, InodeId quota);
+
+  const Services& at_;
+  const GoOn go_on_;
+  uint64_t count_ = 0;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,83 @@
+// Quotas: what this host accepts for each quota of a directory (docs/decisions/quotas.md).
+//
+// For each quota that is used here there is a credit: so many bytes may be accepted without a look at anything else.
+// What is written takes from it, whether or not it will count. Once it is used up, it is found out what did: what files
+// have beyond what is published of them. So nothing has to be given back when bytes are written over, cut off or lost.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "base/task_queue.h"
+#include "fs/dirty_files.h"
+#include "fs/inode.h"
+#include "fs/quota_shares.h"
+#include "fs/sync_rounds.h"
+
+namespace cairnfs::fs {
+
+// All functions: any thread.
+class Quotas {
+ public:
+  struct Parts {  // all outlive it
+    InodeTable& table;
+    SyncRounds& rounds;
+    DirtyFiles& files;
+    meta::Namespace& names;
+  };
+  Quotas(const Parts& parts, Context until_stop) : at_(parts), until_stop_(std::move(until_stop)) {}
+  ~Quotas() { Stop(); }
+  // Once, before Start.
+  void SetShares(std::unique_ptr<QuotaShares> shares) { shares_ = std::move(shares); }
+  QuotaUsage& usage() { return usage_; }
+  Status Start();
+  void Stop();
+
+  bool any() const { return usage_.any(); }
+  // Takes so many bytes of the credit. False: there is not enough of it; call Settle, then try again. Bytes that are
+  // taken are to be in the content before the inode's lock is released.
+  bool TakeCredit(InodeId quota, const meta::QuotaBytes& bytes);
+  // Finds out how much there is left, and calls `done` on another thread when there may be enough, or is not. Waits for
+  // a round if it has to, and for what other hosts give back.
+  void Settle(InodeId quota, const meta::QuotaBytes& bytes, Done<void> done);
+  // kQuotaExceeded: nothing more fits into the quota, by what is published.
+  Status CheckMayCreate(InodeId quota) const;
+  Error Exceeded(InodeId quota) const;
+
+ private:
+  struct Credit {
+    meta::QuotaBytes left;
+    uint64_t record_revision = 0;  // of the limits for which that holds
+    bool used = false;             // since it was last looked whether it is
+    // After it was settled in vain: so long nobody waits for other hosts again, unless something is published or freed.
+    Clock::time_point vain_until{};
+    meta::QuotaBytes vain_at;
+    bool Has(const meta::QuotaBytes& bytes, uint64_t limits_revision) const {
+      return record_revision == limits_revision && left.logical >= bytes.logical && left.unique >= bytes.unique;
+    }
+  };
+  void SettleNow(InodeId quota, const meta::QuotaBytes& bytes);
+  bool Has(InodeId quota, const meta::QuotaBytes& bytes) const;
+  bool IsVain(InodeId quota) const;
+  enum class Wants { kMore, kNothing };
+  void Renew(InodeId quota, const meta::QuotaBytes& bytes, Wants wants);
+  meta::QuotaBytes Growth(InodeId quota);
+  void GiveBack();
+
+  const Parts at_;
+  const Context until_stop_;
+  QuotaUsage usage_;
+  std::unique_ptr<QuotaShares> shares_;
+
+  mutable Mutex mutex_;                                             // after inodes', before that of `usage_`
+  std::unordered_map<InodeId, Credit> credits_ GUARDED_BY(mutex_);  // few: quotas that are used here
+  Mutex renewing_;                                                  // held while a credit is found out
+  std::unique_ptr<TaskQueue> queue_;
+  std::stop_source stop_;
+  std::thread give_back_;
+};
+
+}  // namespace cairnfs::fs

@@ -1,0 +1,236 @@
+// Quotas of a whole filesystem on one host: what is accepted, and that the sums are those of the records.
+#include "fs/quotas.h"
+
+#include <gtest/gtest.h>
+
+#include "fixture.h"
+#include "fs/quota_settings.h"
+#include "fs/scan.h"
+
+namespace cairnfs::fs {
+namespace {
+
+class QuotasTest : public ::testing::Test {
+ protected:
+  QuotasTest() {
+    world_.fs_options.flush_interval_ms = 1000;
+    world_.Remake();
+    run_ = MakeDirectory("run");
+  }
+  InodeId MakeDirectory(std::string_view name) {
+    return world_.fs->names().MakeNode({}, kRootInode, name, WithMode(S_IFDIR | 0755))->inode;
+  }
+  Status Set(std::optional<uint64_t> logical, std::optional<uint64_t> unique = {}, bool force = false) {
+    return world_.fs->quotas().Set({}, {run_, logical, unique, force}, [](uint64_t) { return true; });
+  }
+  Status TakeOff() {
+    return world_.fs->quotas().TakeOff({}, run_, [](uint64_t) { return true; });
+  }
+  FileSystem::Created Create(std::string_view name) {
+    auto created =
+        world_.fs->open_files().Create({}, run_, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
+    EXPECT_TRUE(created.ok()) << created.error().message;
+    return *created;
+  }
+  void Save(std::string_view name, std::string_view text) {
+    auto file = Create(name);
+    EXPECT_TRUE(world_.Write(file, 0, text).ok());
+    EXPECT_TRUE(world_.Fsync(file).ok());
+    Close(file);
+  }
+  void Close(const FileSystem::Created& file) {
+    world_.CloseFile(file);
+    world_.fs->names().Forget(file.attr.inode, 1);
+  }
+  meta::QuotaBytes Used() {
+    auto all = world_.fs->quotas().All({});
+    EXPECT_EQ(all.size(), 1u);
+    return all.empty() ? meta::QuotaBytes() : all[0].used;
+  }
+  // What the records of files say.
+  meta::QuotaBytes Recorded() {
+    meta::QuotaBytes sum;
+    EXPECT_TRUE(ScanPrefix({}, *world_.kv, "D", [&](const kv::KvEntry& entry) {
+                  auto record = meta::FileRecord::Decode(entry.value);
+                  const auto inode = meta::InodeOfKey(entry.key);
+                  const auto attr = world_.names->GetAttr({}, *inode);
+                  if (!record.ok() || record->quota != run_ || !attr.ok() || attr->nlink == 0) return true;
+                  sum.logical += record->allocated_bytes;
+                  sum.unique += record->unique_bytes;
+                  return true;
+                }).ok());
+    return sum;
+  }
+
+  World world_;
+  InodeId run_;
+};
+
+constexpr uint64_t kSomeBytes = 512 * kKiB;
+
+TEST_F(QuotasTest, WhatIsPastTheLimitIsRefused) {
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  auto file = Create("a");
+  for (uint64_t i = 0; i < 4; i++) {
+    ASSERT_TRUE(world_.Write(file, i * kSomeBytes, RandomText(i, kSomeBytes)).ok()) << i;
+  }
+  EXPECT_EQ(world_.Write(file, 4 * kSomeBytes, "x").error().code, ErrorCode::kQuotaExceeded);
+  EXPECT_TRUE(world_.Write(file, kSomeBytes, RandomText(9, kSomeBytes)).ok()) << "what is there is written over";
+  EXPECT_EQ(world_.Read(file, kSomeBytes, kSomeBytes).value(), RandomText(9, kSomeBytes));
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_EQ(Used().logical, 4 * kSomeBytes);
+  auto created = world_.fs->open_files().Create({}, run_, "b", WithMode(S_IFREG | 0644), {.write = true});
+  EXPECT_EQ(created.error().code, ErrorCode::kQuotaExceeded);
+  ASSERT_TRUE(world_.Truncate(file, kSomeBytes).ok());
+  EXPECT_TRUE(world_.Write(file, kSomeBytes, RandomText(10, 2 * kSomeBytes)).ok()) << "what was cut off is free";
+  EXPECT_TRUE(world_.Write(world_.Create("outside"), 0, RandomText(11, 8 * kSomeBytes)).ok());
+  Close(file);
+}
+
+TEST_F(QuotasTest, WhatIsKnownIsNotUnique) {
+  ASSERT_TRUE(Set({}, 6 * kSomeBytes).ok());
+  const std::string text = RandomText(1, 3 * kSomeBytes);
+  for (const char* name : {"a", "b", "c"}) Save(name, text);
+  EXPECT_EQ(Used().logical, 9 * kSomeBytes);
+  EXPECT_EQ(Used().unique, 3 * kSomeBytes);
+  auto file = Create("d");
+  EXPECT_EQ(world_.Write(file, 0, RandomText(2, 4 * kSomeBytes)).error().code, ErrorCode::kQuotaExceeded);
+  Close(file);
+}
+
+// What is new of a file is never more than what it has.
+TEST_F(QuotasTest, ManyRewritesCountOnce) {
+  ASSERT_TRUE(Set({}, 64 * kMiB).ok());
+  auto file = Create("a");
+  for (uint64_t i = 0; i < 5; i++) {
+    ASSERT_TRUE(world_.Write(file, 0, RandomText(i, kSomeBytes)).ok());
+    ASSERT_TRUE(world_.Fsync(file).ok());
+  }
+  EXPECT_EQ(Used().unique, kSomeBytes);
+  ASSERT_TRUE(world_.Truncate(file, kSomeBytes / 2).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_EQ(Used().unique, kSomeBytes / 2);
+  EXPECT_EQ(Used(), Recorded());
+  Close(file);
+}
+
+TEST_F(QuotasTest, AnUnlinkedFileCountsWhileItIsOpen) {
+  ASSERT_TRUE(Set(2 * kSomeBytes).ok());
+  auto file = Create("a");
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(1, 2 * kSomeBytes)).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  ASSERT_TRUE(world_.fs->names().Unlink({}, run_, "a").ok());
+  auto other = Create("b");
+  EXPECT_EQ(world_.Write(other, 0, RandomText(2, kSomeBytes)).error().code, ErrorCode::kQuotaExceeded);
+  Close(file);
+  Clock::SleepFor(std::chrono::seconds(2));
+  EXPECT_TRUE(world_.Write(other, 0, RandomText(2, kSomeBytes)).ok());
+  Close(other);
+}
+
+TEST_F(QuotasTest, ItIsSetOnWhatIsThereAndTakenOff) {
+  Save("a", RandomText(1, kSomeBytes));
+  auto open = Create("open");
+  ASSERT_TRUE(world_.Write(open, 0, RandomText(2, kSomeBytes)).ok());
+  const InodeId below = world_.fs->names().MakeNode({}, run_, "below", WithMode(S_IFDIR | 0755))->inode;
+  EXPECT_EQ(Set(kSomeBytes / 2).error().code, ErrorCode::kInvalidArgument) << "below what is used";
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  ASSERT_TRUE(world_.Fsync(open).ok());
+  EXPECT_EQ(Used().logical, 2 * kSomeBytes);
+  EXPECT_EQ(Used(), Recorded());
+  EXPECT_EQ(world_.names->GetAttr({}, below)->quota, run_);
+  world_.Close();
+  world_.Open(false);
+  EXPECT_EQ(Used(), Recorded());
+  EXPECT_EQ(Set(kSomeBytes).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Set(kSomeBytes, {}, true).ok());
+  ASSERT_TRUE(TakeOff().ok());
+  EXPECT_TRUE(world_.fs->quotas().All({}).empty());
+  EXPECT_EQ(world_.names->GetAttr({}, below)->quota, InodeId{});
+  EXPECT_EQ(Recorded(), meta::QuotaBytes{});
+  EXPECT_EQ(TakeOff().error().code, ErrorCode::kNotFound);
+}
+
+// A walk that was cut short leaves what the same command goes on with.
+TEST_F(QuotasTest, WhatWasCutShortIsGoneOnWith) {
+  for (int i = 0; i < 3; i++) Save("file" + std::to_string(i), RandomText(static_cast<uint64_t>(i), kSomeBytes));
+  int calls = 0;
+  const auto one_call = [&](uint64_t) { return ++calls < 2; };
+  const Status cut = world_.fs->quotas().Set({}, {run_, 8 * kSomeBytes, {}, false}, one_call);
+  EXPECT_EQ(cut.error().code, ErrorCode::kInterrupted);
+  ASSERT_TRUE(Set(8 * kSomeBytes).ok());
+  EXPECT_EQ(Used().logical, 3 * kSomeBytes);
+  calls = 1;
+  EXPECT_EQ(world_.fs->quotas().TakeOff({}, run_, one_call).error().code, ErrorCode::kInterrupted);
+  EXPECT_EQ(Set(8 * kSomeBytes).error().code, ErrorCode::kBusy) << "it is being taken off";
+  world_.Reopen();
+  ASSERT_TRUE(Eventually([&] { return world_.fs->quotas().All({}).empty(); })) << "the next start goes on";
+}
+
+TEST_F(QuotasTest, WrongInput) {
+  const InodeId below = world_.fs->names().MakeNode({}, run_, "below", WithMode(S_IFDIR | 0755))->inode;
+  auto& quotas = world_.fs->quotas();
+  const auto set = [&](InodeId directory, std::optional<uint64_t> logical) {
+    const Status done = quotas.Set({}, {directory, logical, {}, false}, [](uint64_t) { return true; });
+    return done.ok() ? ErrorCode::kNoData : done.error().code;
+  };
+  EXPECT_EQ(set(run_, {}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(set(run_, 0), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(set(run_, uint64_t{1} << 63), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(set(kRootInode, 1000), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(set(InodeId{99999}, 1000), ErrorCode::kNotFound);
+  auto file = world_.Create("file");
+  EXPECT_EQ(set(file.attr.inode, 1000), ErrorCode::kNotDirectory);
+  Close(file);
+  ASSERT_EQ(set(below, 1000), ErrorCode::kNoData);
+  EXPECT_EQ(set(run_, 1000), ErrorCode::kInvalidArgument) << "one below has one";
+  ASSERT_TRUE(quotas.TakeOff({}, below, [](uint64_t) { return true; }).ok());
+  ASSERT_EQ(set(run_, 1000), ErrorCode::kNoData);
+  EXPECT_EQ(set(below, 1000), ErrorCode::kInvalidArgument) << "one above has one";
+}
+
+// Without a quota nothing is read or written for one.
+TEST_F(QuotasTest, WithoutOneNothingIsKept) {
+  Save("a", RandomText(1, kSomeBytes));
+  size_t keys = 0;
+  ASSERT_TRUE(ScanPrefix({}, *world_.kv, meta::QuotasPrefix(), [&](const kv::KvEntry&) {
+                keys++;
+                return true;
+              }).ok());
+  EXPECT_EQ(keys, 0u);
+}
+
+TEST_F(QuotasTest, TheSumsAreThoseOfTheRecords) {
+  std::mt19937_64 random(3);
+  ASSERT_TRUE(Set(8 * kMiB, 6 * kMiB).ok());
+  std::map<std::string, FileSystem::Created> open;
+  for (int i = 0; i < 150; i++) {
+    const std::string name = std::to_string(random() % 5);
+    if (!open.contains(name)) {
+      auto created =
+          world_.fs->open_files().Create({}, run_, name, WithMode(S_IFREG | 0644), {.read = true, .write = true});
+      if (!created.ok()) continue;
+      open[name] = *created;
+    }
+    const FileSystem::Created& file = open[name];
+    switch (random() % 6) {
+      case 0: EXPECT_TRUE(world_.Truncate(file, random() % (4 * kMiB)).ok()); break;
+      case 1: EXPECT_TRUE(world_.Fsync(file).ok()); break;
+      case 2: EXPECT_TRUE(world_.Punch(file, random() % kMiB, 1 + random() % kMiB).ok()); break;
+      case 3:
+        EXPECT_TRUE(world_.fs->names().Unlink({}, run_, name).ok());
+        Close(file);
+        open.erase(name);
+        break;
+      default:
+        static_cast<void>(world_.Write(file, random() % (3 * kMiB), RandomText(random() % 8, random() % kMiB)).ok());
+    }
+    EXPECT_EQ(Used(), Recorded()) << i;
+    EXPECT_LE(Used().logical, 8 * kMiB);
+    EXPECT_LE(Used().unique, 6 * kMiB);
+  }
+  for (const auto& [name, file] : open) Close(file);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
