@@ -122,7 +122,9 @@ class SharedClosing final : public Closing {
   bool MustMark(const InodePtr& inode) override;
   void AnswerOnceMarked(const InodePtr& inode, std::function<void()> answer) override;
   // Any other error means a lost session, which takes all unpublished bytes with it.
-  bool CountsAsLost(const Error& why) const override { return why.code == ErrorCode::kNoSpace; }
+  bool CountsAsLost(const Error& why) const override {
+    return why.code == ErrorCode::kNoSpace || why.code == ErrorCode::kQuotaExceeded;
+  }
   void PublishBeforeUnlock(const HandlePtr& handle, const Caller& caller, std::function<void()> then) override;
   void PublishFirst(const InodePtr& inode, const Caller& caller, Done<void> then) override;
   bool IsDurableHere(const InodePtr& inode) const override;

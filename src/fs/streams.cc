@@ -60,21 +60,28 @@ void Streams::ForgetHealed(const InodePtr& inode) {
   if (!content.recipe_error_noted) inode->error.Heal();
 }
 
-// Lays zeros where a hole ends at `end` that has no whole page: a file system whose blocks are pages has none there
+// Zeros are laid where a hole ends at `end` that has no whole page: a file system whose blocks are pages has none there
 // either, and in a stream without a gap the cuts are those of the file that has the zeros written.
-void Streams::FillSmallHole(const InodePtr& inode, uint64_t end) {
-  static constexpr std::array<std::byte, 2 * kPageBytes> kZeros{};
-  Content& content = *inode->content;
+uint64_t Streams::BeginOfSmallHole(const InodePtr& inode, uint64_t end) {
+  const Content& content = *inode->content;
+  if (content.overlay.StartOfRunTo(end)) return end;
   const uint64_t page = AlignDown(end, kPageBytes);
   const uint64_t least = page - std::min<uint64_t>(page, kPageBytes);
   uint64_t begin = end;
   content.overlay.Visit(
       least, end - least, [&](uint64_t, const io::Slice&) { begin = end; },
       [&](uint64_t gap, uint64_t) { begin = gap; });
-  if (begin == end || !content.extents.IsLoaded(begin, end - begin)) return;
+  if (begin == end || !content.extents.IsLoaded(begin, end - begin)) return end;
   content.extents.ForEach(begin, end - begin, [&](const Extent& extent) { begin = extent.end(); });
-  if (begin == end || HasWholePage(begin, end) || content.HasLost(begin, end)) return;
-  if (!local_.TryReserve(end - begin)) return;
+  if (begin == end || HasWholePage(begin, end) || content.HasLost(begin, end)) return end;
+  return begin;
+}
+
+void Streams::FillSmallHole(const InodePtr& inode, uint64_t end) {
+  static constexpr std::array<std::byte, 2 * kPageBytes> kZeros{};
+  Content& content = *inode->content;
+  const uint64_t begin = BeginOfSmallHole(inode, end);
+  if (begin == end || !local_.TryReserve(end - begin)) return;
   content.overlay.Write(begin, io::Slice{{}, kZeros.data(), end - begin});
   if (content.publish->is_shared()) content.filled_holes.Add(begin, end);
 }
@@ -84,7 +91,7 @@ bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   Overlay& overlay = content.overlay;
   content.written_at = Clock::Now();
   content.accepted_bytes += data.size;
-  if (!overlay.StartOfRunTo(offset)) FillSmallHole(inode, offset);
+  FillSmallHole(inode, offset);
   if (!content.filled_holes.empty()) content.filled_holes.Remove(offset, offset + data.size);
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);

@@ -41,6 +41,8 @@ class Streams {
   // Puts accepted bytes into the overlay. The caller has reserved room for them, and updates size and times. True:
   // there are enough to cut, and the caller must call BeginCut after it has released the lock and answered the writer.
   [[nodiscard]] bool Accept(const InodePtr& inode, uint64_t offset, const io::Slice& data) REQUIRES_LOCK(inode->mutex);
+  // Where the zeros begin that Accept at this offset would lay before the bytes: `offset` itself if it lays none.
+  static uint64_t BeginOfSmallHole(const InodePtr& inode, uint64_t offset) REQUIRES_LOCK(inode->mutex);
 
   void BeginCut(const InodePtr& inode);
 

@@ -82,9 +82,10 @@ void Writer::Finish(const Request& request, const Target& target, Done<size_t> d
 }
 
 void Writer::FinishPlain(const Request& request, const Target& target, Done<size_t> done) {
-  const Result<bool> cuts = Accept(request, target, Charge::kAsIfNew);
-  const bool is_refused = !cuts.ok() && cuts.error().code == ErrorCode::kQuotaExceeded;
-  if (!is_refused) return FinishAccepted(request, target, cuts, std::move(done));
+  const Result<Accepted> accepted = Accept(request, target, Charge::kAsIfNew);
+  if (!accepted.ok() || *accepted != Accepted::kLacksCredit) {
+    return FinishAccepted(request, target, accepted, std::move(done));
+  }
   // The answer waits until it is known how much of what was accepted counts at all.
   auto again = [this, request, target, done = std::move(done)](const Status&) {
     FinishAccepted(request, target, Accept(request, target, Charge::kWhatGrows), done);
@@ -92,9 +93,12 @@ void Writer::FinishPlain(const Request& request, const Target& target, Done<size
   at_.quotas.Settle(QuotaOf(target.inode), {request.data.size, request.data.size}, std::move(again));
 }
 
-void Writer::FinishAccepted(const Request& request, const Target& target, const Result<bool>& cuts, Done<size_t> done) {
+void Writer::FinishAccepted(const Request& request, const Target& target, const Result<Accepted>& accepted,
+                            Done<size_t> done) {
   const auto& [handle, inode] = target;
-  if (!cuts.ok()) return GiveUp(request, inode, cuts.error(), done);
+  if (!accepted.ok()) return GiveUp(request, inode, accepted.error(), done);
+  if (*accepted == Accepted::kLacksCredit) return GiveUp(request, inode, at_.quotas.Exceeded(QuotaOf(inode)), done);
+  const bool cuts = *accepted == Accepted::kTakenAndCutIsDue;
   bytes_total_ += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
   const bool marks = request.from_page_cache && at_.closing.MustMark(inode);
@@ -112,13 +116,13 @@ void Writer::FinishAccepted(const Request& request, const Target& target, const 
   };
   // The answer goes first where nothing else holds it up: a worker that wakes may take the writer's processor.
   const bool answers_first = !marks && !is_synced;
-  if (*cuts && !answers_first) at_.streams.BeginCut(inode);
+  if (cuts && !answers_first) at_.streams.BeginCut(inode);
   if (marks) {
     at_.closing.AnswerOnceMarked(inode, finish);
   } else {
     finish();
   }
-  if (*cuts && answers_first) at_.streams.BeginCut(inode);
+  if (cuts && answers_first) at_.streams.BeginCut(inode);
 }
 
 InodeId Writer::QuotaOf(const InodePtr& inode) {
@@ -127,17 +131,20 @@ InodeId Writer::QuotaOf(const InodePtr& inode) {
 }
 
 // Whether it is new is known only once it is stored.
-Status Writer::ChargeQuota(const InodePtr& inode, uint64_t offset, uint64_t size, Charge charge) {
+Result<bool> Writer::ChargeQuota(const Request& request, const InodePtr& inode, Charge charge) {
   const InodeId quota = inode->content->quota;
-  if (quota.value == 0) return {};
+  if (quota.value == 0) return true;
+  const uint64_t offset = request.append ? inode->content->size : request.offset;  // nearly always where it goes
+  const uint64_t zeros = offset - Streams::BeginOfSmallHole(inode, offset), size = request.data.size + zeros;
   meta::QuotaBytes bytes{size, size};
-  if (charge == Charge::kWhatGrows && offset <= kFileSizeMax - size) {
-    CAIRNFS_ASSIGN_OR_RETURN(bytes.logical, at_.contents.BytesMissingIn(inode, offset, offset + size));
+  if (charge == Charge::kWhatGrows && !request.append) {
+    CAIRNFS_ASSIGN_OR_RETURN(bytes.logical,
+                             at_.contents.BytesMissingIn(inode, offset - zeros, offset + request.data.size));
   }
-  return at_.quotas.TakeCredit(quota, bytes) ? Status() : at_.quotas.Exceeded(quota);
+  return at_.quotas.TakeCredit(quota, bytes);
 }
 
-Result<bool> Writer::Accept(const Request& request, const Target& target, Charge charge) {
+Result<Writer::Accepted> Writer::Accept(const Request& request, const Target& target, Charge charge) {
   const auto& [handle, inode] = target;
   if (handle) {
     if (!request.from_page_cache) at_.closing.NoteWriter(*handle, request.caller);
@@ -159,12 +166,13 @@ Result<bool> Writer::Accept(const Request& request, const Target& target, Charge
     if (handle && !request.from_page_cache) CAIRNFS_RETURN_IF_ERROR(TakeError(inode, *handle));
     // Once more, for that may have been lost since: a loss from here on finds the content changed, and gives it up.
     if (handle) CAIRNFS_RETURN_IF_ERROR(at_.session.Check(*handle));
-    CAIRNFS_RETURN_IF_ERROR(
-        ChargeQuota(inode, request.offset, request.data.size, request.append ? Charge::kAsIfNew : charge));
+    CAIRNFS_ASSIGN_OR_RETURN(const bool has_credit, ChargeQuota(request, inode, charge));
+    if (!has_credit) return Accepted::kLacksCredit;
     at_.contents.MarkChanged(inode);
     if (handle && handle->tally != nullptr) inode->content->tally = handle->tally;
     if (request.sync || (handle && handle->flags.sync)) inode->content->publish->NoteAskedFor();
-    return AcceptInto(request, inode);
+    CAIRNFS_ASSIGN_OR_RETURN(const bool cuts, AcceptInto(request, inode));
+    return cuts ? Accepted::kTakenAndCutIsDue : Accepted::kTaken;
   }
 }
 
@@ -297,34 +305,37 @@ Result<std::vector<Extent>> Writer::FindExtents(const Context& context, Copy& co
   return why;
 }
 
-Result<size_t> Writer::CopyNow(const Copy& asked, const Caller& caller) {
+Result<std::optional<size_t>> Writer::CopyNow(const Copy& asked, const Caller& caller) {
   Copy copy = asked;
   std::vector<store::ChunkPin> pins;
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<Extent> extents, FindExtents(caller.context, copy, pins));
-  if (copy.length == 0) return size_t{0};
+  if (copy.length == 0) return std::optional<size_t>(0);
   const InodePtr& to = copy.to->inode;
   for (Extent& extent : extents) extent.offset = extent.offset - copy.from_offset + copy.to_offset;
-  const bool waits_for_quota = asked.charge == Charge::kAsIfNew;
+  bool lacks_credit = false;
   auto apply = [&](Content& content) -> Status {
     to->mutex.AssertHeld();
     if (content.quota.value != 0) {
       uint64_t grows = copy.length;
-      if (!waits_for_quota) {
+      if (asked.charge == Charge::kWhatGrows) {
         CAIRNFS_ASSIGN_OR_RETURN(grows, at_.contents.BytesMissingIn(to, copy.to_offset, copy.to_offset + copy.length));
       }
-      if (!at_.quotas.TakeCredit(content.quota, {grows, 0})) return at_.quotas.Exceeded(content.quota);
+      lacks_credit = !at_.quotas.TakeCredit(content.quota, {grows, 0});
+      if (lacks_credit) return at_.quotas.Exceeded(content.quota);
     }
     CAIRNFS_RETURN_IF_ERROR(at_.contents.Lay(to, copy.to_offset, copy.length, extents, std::move(pins)));
     content.accepted_bytes += copy.length;
     return {};
   };
-  CAIRNFS_RETURN_IF_ERROR(at_.contents.Change({.inode = to,
-                                               .apply = apply,
-                                               .adds = true,
-                                               .session = copy.to->session,
-                                               .kills = KillsOf(caller),
-                                               .caller = caller}));
-  return static_cast<size_t>(copy.length);
+  const Status copied = at_.contents.Change({.inode = to,
+                                             .apply = apply,
+                                             .adds = true,
+                                             .session = copy.to->session,
+                                             .kills = KillsOf(caller),
+                                             .caller = caller});
+  if (lacks_credit) return std::optional<size_t>();
+  if (!copied.ok()) return copied.error();
+  return std::optional<size_t>(copy.length);
 }
 
 void Writer::CopyRange(const CopyRequest& request, Done<size_t> done, const Caller& caller) {
@@ -343,12 +354,17 @@ void Writer::CopyRange(const CopyRequest& request, Done<size_t> done, const Call
     if (error.ok()) error = at_.privileges.Kill(to.inode, KillsOf(caller), caller);
     if (!error.ok()) return done(error.error());
     at_.closing.NoteWriter(to, caller);
-    auto copied = CopyNow(asked, caller);
-    if (copied.ok() || copied.error().code != ErrorCode::kQuotaExceeded) return done(copied);
+    const auto copied = CopyNow(asked, caller);
+    if (!copied.ok()) return done(copied.error());
+    if (*copied) return done(**copied);
     Copy again = asked;
     again.charge = Charge::kWhatGrows;
-    at_.quotas.Settle(QuotaOf(to.inode), {asked.length, 0},
-                      [this, again, caller, done](const Status&) { done(CopyNow(again, caller)); });
+    at_.quotas.Settle(QuotaOf(to.inode), {asked.length, 0}, [this, again, caller, done](const Status&) {
+      const auto copied_now = CopyNow(again, caller);
+      if (!copied_now.ok()) return done(copied_now.error());
+      if (!*copied_now) return done(at_.quotas.Exceeded(QuotaOf(again.to->inode)));
+      done(**copied_now);
+    });
   };
   const InodePtr& from = asked.from->inode;
   at_.sharing.WhenCurrent(from, caller, [this, copy, caller, done](const Status& current) {

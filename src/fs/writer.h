@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
 #include "fs/services.h"
 
@@ -38,14 +39,20 @@ class Writer {
   void Finish(const Request& request, const Target& target, Done<size_t> done);
   // The same for a file without set-id bits and capabilities, which a write would remove.
   void FinishPlain(const Request& request, const Target& target, Done<size_t> done);
-  // `cuts`: what Accept has given.
-  void FinishAccepted(const Request& request, const Target& target, const Result<bool>& cuts, Done<size_t> done);
+  enum class Accepted {
+    kTaken,
+    kTakenAndCutIsDue,  // the caller is to call Streams::BeginCut
+    kLacksCredit,       // of the quota; nothing is taken
+  };
+  // `accepted`: what Accept has given.
+  void FinishAccepted(const Request& request, const Target& target, const Result<Accepted>& accepted,
+                      Done<size_t> done);
   static InodeId QuotaOf(const InodePtr& inode);  // 0: none
   // How bytes count for a quota: all of them, or those that the file does not have yet, which takes longer to find out.
   enum class Charge { kAsIfNew, kWhatGrows };
-  Status ChargeQuota(const InodePtr& inode, uint64_t offset, uint64_t size, Charge charge) REQUIRES_LOCK(inode->mutex);
-  // True: the caller is to call Streams::BeginCut. kQuotaExceeded: nothing is accepted.
-  Result<bool> Accept(const Request& request, const Target& target, Charge charge);
+  // False: there is not enough credit.
+  Result<bool> ChargeQuota(const Request& request, const InodePtr& inode, Charge charge) REQUIRES_LOCK(inode->mutex);
+  Result<Accepted> Accept(const Request& request, const Target& target, Charge charge);
   Result<bool> AcceptInto(const Request& request, const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void GiveUp(const Request& request, const InodePtr& inode, const Error& why, const Done<size_t>& done);
   void LosePages(const Request& request, const InodePtr& inode, const Error& why);
@@ -54,7 +61,8 @@ class Writer {
     uint64_t from_offset = 0, to_offset = 0, length = 0;
     Charge charge = Charge::kAsIfNew;
   };
-  Result<size_t> CopyNow(const Copy& copy, const Caller& caller);
+  // nullopt: there is not enough credit of the quota, and nothing is copied.
+  Result<std::optional<size_t>> CopyNow(const Copy& copy, const Caller& caller);
   // The extents to copy, with pins; lowers the copy's length to what there is.
   Result<std::vector<Extent>> FindExtents(const Context& context, Copy& copy, std::vector<store::ChunkPin>& pins);
 
