@@ -10,6 +10,7 @@ namespace cairnfs::fs {
 namespace {
 
 constexpr size_t kReadAtOnce = 2048;
+constexpr std::chrono::seconds kReadAgainEvery{1};
 constexpr int kShareTriesMax = 20;
 constexpr std::chrono::milliseconds kShareNewsWait{
     500};  // a store that tells of no changes for so long tells of none soon
@@ -40,9 +41,11 @@ Result<meta::QuotaBytes> LocalShares::Take(const Context&, InodeId quota, const 
   return meta::QuotaBytes{Left(limit.logical, known->used.logical), Left(limit.unique, known->used.unique)};
 }
 
+// It is read first, and then told what has changed since, in order: so nothing is told beside a read.
 Status SharedShares::Start() {
   const std::string prefix = meta::QuotasPrefix(), end = kv::PrefixEnd(prefix);
   CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange first, at_.shared.Range(at_.until_stop, prefix, end, 1));
+  CAIRNFS_RETURN_IF_ERROR(ReadAll(first.revision));
   kv::WatchCallbacks callbacks;
   callbacks.changed = [this](const std::vector<kv::KvEvent>& events, uint64_t revision) {
     for (const kv::KvEvent& event : events) {
@@ -51,27 +54,37 @@ Status SharedShares::Start() {
     }
     at_.usage.NoteRevision(revision);
   };
-  callbacks.lost = [this](uint64_t) {
-    at_.usage.Clear();
-    if (Status read = ReadAll(); !read.ok()) spdlog::error("quotas cannot be read: {}", read.error().message);
+  callbacks.lost = [this](uint64_t revision) { ReadAnew(revision); };
+  callbacks.went_back = [this](uint64_t revision) {
+    at_.went_back();
+    ReadAnew(revision);
   };
   CAIRNFS_ASSIGN_OR_RETURN(watch_, at_.shared.Watch(at_.until_stop, prefix, end, first.revision, std::move(callbacks)));
-  CAIRNFS_RETURN_IF_ERROR(ReadAll());
-  at_.usage.NoteRevision(first.revision);
   return {};
 }
 
-// The watch may tell of some of it before or after: the later revision of each key counts.
-Status SharedShares::ReadAll() {
+Status SharedShares::ReadAll(uint64_t revision) {
+  QuotaUsage fresh;
   std::string begin = meta::QuotasPrefix();
   const std::string end = kv::PrefixEnd(begin);
   for (bool more = true; more;) {
     CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange range, at_.shared.Range(at_.until_stop, begin, end, kReadAtOnce));
-    for (const kv::KvEntry& entry : range.entries) at_.usage.Note(entry.key, entry.value, entry.revision);
+    for (const kv::KvEntry& entry : range.entries) fresh.Note(entry.key, entry.value, entry.revision);
     more = range.more && !range.entries.empty();
     if (more) begin = range.entries.back().key + '\0';
   }
+  at_.usage.Exchange(fresh, revision);
   return {};
+}
+
+// Until it is read, what was known before holds: a share that is taken compares that no other has changed since.
+void SharedShares::ReadAnew(uint64_t revision) {
+  for (bool is_told = false;; is_told = true) {
+    const Status read = ReadAll(revision);
+    if (read.ok()) return;
+    if (!is_told) spdlog::error("quotas cannot be read, and none gives more room until then: {}", read.error().message);
+    if (!at_.until_stop.Sleep(kReadAgainEvery)) return;
+  }
 }
 
 bool SharedShares::HasShare(InodeId quota) const {

@@ -30,6 +30,8 @@ class QuotaShares {
   // How much this host may have beyond what is published: what is wanted, or less; perhaps less than it has grown.
   // Waits for the store. kNotFound: there is no such quota.
   virtual Result<meta::QuotaBytes> Take(const Context& context, InodeId quota, const QuotaGrowth& growth) = 0;
+  // The session under which a share is taken. One that was taken under another has ended.
+  virtual uint64_t session() const { return 0; }
   // Whether what is not used is to be given back.
   virtual bool are_taken_from_others() const { return false; }
   // Whether this host has taken some of it.
@@ -57,20 +59,26 @@ class SharedShares final : public QuotaShares {
     kv::SharedKvStore& shared;
     kv::KvStore& store;  // the fenced one
     QuotaUsage& usage;
-    std::string self;  // this node's id
+    std::string self;                   // this node's id
+    std::function<uint64_t()> session;  // 0 between the loss of one and the next
     // Adds a compare of the session, and says with which lease its keys go.
     std::function<Result<kv::LeaseId>(kv::Transaction&)> join;
     Context until_stop;
+    // The store went back to an older state: revisions, and sessions, that were seen before may mean others.
+    std::function<void()> went_back;
   };
   explicit SharedShares(Parts parts) : at_(std::move(parts)) {}
   Status Start() override;
   Result<meta::QuotaBytes> Take(const Context& context, InodeId quota, const QuotaGrowth& growth) override;
+  uint64_t session() const override { return at_.session(); }
   bool are_taken_from_others() const override { return true; }
   bool HasShare(InodeId quota) const override;
   bool HaveOthers(InodeId quota) const override;
 
  private:
-  Status ReadAll();
+  // Takes over all that there is, as of the revision or later.
+  Status ReadAll(uint64_t revision);
+  void ReadAnew(uint64_t revision);
   // `transaction` has what the session asks for.
   Status Put(const Context& context, InodeId quota, const QuotaUsage::Quota& known, const meta::QuotaBytes& share,
              kv::Transaction transaction, kv::LeaseId lease) REQUIRES_LOCK(mutex_);

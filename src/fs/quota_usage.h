@@ -27,17 +27,25 @@ class QuotaUsage {
     meta::QuotaBytes SharesBut(std::string_view node) const;  // the sum of the others'
   };
 
-  // A key has this value since that revision of the store; nullopt: none. Older news of a key than it has are dropped.
-  // What does not decode counts as gone: a check tells of it.
+  // Of that, what each write is compared with.
+  struct Standing {
+    meta::QuotaBytes limit, used;
+    uint64_t record_revision = 0;
+    bool Fits(const meta::QuotaBytes& bytes) const;  // beside what is published; no bytes always do
+  };
+
+  // A key has this value since that revision of the store; nullopt: none. Older news of a key that is there are
+  // dropped: so whoever reads the keys first, and then tells of all changes since, in their order, has it right in the
+  // end. What does not decode counts as gone: a check tells of it.
   void Note(std::string_view key, const std::optional<std::string_view>& value, uint64_t revision);
   // All news up to that revision were told.
   void NoteRevision(uint64_t revision);
-  // Nothing is known any more.
-  void Clear();
+  // Takes over all that `fresh` knows, in place of what is known here, as of that revision.
+  void Exchange(QuotaUsage& fresh, uint64_t revision);
 
   bool any() const;
   std::optional<Quota> Find(InodeId quota) const;
-  std::optional<uint64_t> RecordRevision(InodeId quota) const;  // nullopt: there is no such quota
+  std::optional<Standing> StandingOf(InodeId quota) const;  // nullopt: there is no such quota
   std::vector<std::pair<InodeId, Quota>> All() const;
   meta::QuotaBytes Of(InodeId quota, InodeId inode) const;  // what is published of a file
   uint64_t revision() const;
@@ -52,18 +60,27 @@ class QuotaUsage {
   };
   struct Sums {
     Quota quota;
+    std::map<std::string, uint64_t> share_revisions;
     bool exists = false;  // else files count for one that is gone, or not heard of yet
   };
+  struct Table {
+    size_t count = 0;  // of quotas that exist
+    std::map<InodeId, Sums> quotas;
+    std::unordered_map<InodeId, File> files;  // all that count for one
+  };
   void NoteFile(InodeId inode, const std::optional<std::string_view>& value, uint64_t revision) REQUIRES_LOCK(mutex_);
-  void Drop(InodeId quota) REQUIRES_LOCK(mutex_);  // what is kept of it, if that says nothing
+  void NoteQuota(InodeId directory, const std::optional<std::string_view>& value, uint64_t revision)
+      REQUIRES_LOCK(mutex_);
+  void NoteShare(const meta::QuotaShareKeyParts& key, const std::optional<std::string_view>& value, uint64_t revision)
+      REQUIRES_LOCK(mutex_);
+  const Sums* FindSums(InodeId quota) const REQUIRES_LOCK(mutex_);  // null: there is no such quota
+  void Drop(InodeId quota) REQUIRES_LOCK(mutex_);                   // what is kept of it, if that says nothing
   Quota Now(const Sums& sums) const REQUIRES_LOCK(mutex_);
 
   mutable Mutex mutex_;  // after those of stores
   mutable CondVar told_;
   uint64_t revision_ GUARDED_BY(mutex_) = 0;
-  size_t count_ GUARDED_BY(mutex_) = 0;
-  std::map<InodeId, Sums> quotas_ GUARDED_BY(mutex_);
-  std::unordered_map<InodeId, File> files_ GUARDED_BY(mutex_);  // all that count for one
+  Table table_ GUARDED_BY(mutex_);
 };
 
 }  // namespace cairnfs::fs

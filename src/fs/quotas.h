@@ -6,9 +6,11 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/task_queue.h"
@@ -41,8 +43,14 @@ class Quotas {
   // taken are to be in the content before the inode's lock is released.
   bool TakeCredit(InodeId quota, const meta::QuotaBytes& bytes);
   // Finds out how much there is left, and calls `done` on another thread when there may be enough, or is not. Waits for
-  // a round if it has to, and for what other hosts give back.
+  // a round if it has to, and for what other hosts give back. Those that wait for the same quota share one look.
   void Settle(InodeId quota, const meta::QuotaBytes& bytes, Done<void> done);
+  // For a file that counts once the caller's transaction is done: takes credit, waiting as Settle does.
+  // kQuotaExceeded. After that, done or not, EndPromise.
+  Status Promise(InodeId quota, InodeId file, const meta::QuotaBytes& bytes);
+  void EndPromise(InodeId file);
+  // Revisions and sessions that were seen before may mean others by now.
+  void ForgetCredits();
   // kQuotaExceeded: nothing more fits into the quota, by what is published.
   Status CheckMayCreate(InodeId quota) const;
   Error Exceeded(InodeId quota) const;
@@ -51,20 +59,36 @@ class Quotas {
   struct Credit {
     meta::QuotaBytes left;
     uint64_t record_revision = 0;  // of the limits for which that holds
+    uint64_t session = 0;          // under which it was taken
     bool used = false;             // since it was last looked whether it is
-    // After it was settled in vain: so long nobody waits for other hosts again, unless something is published or freed.
+    // After it was settled in vain: so long nobody has a round for it again, or waits for other hosts, unless something
+    // is taken, published or freed.
     Clock::time_point vain_until{};
     meta::QuotaBytes vain_at;
-    bool Has(const meta::QuotaBytes& bytes, uint64_t limits_revision) const {
-      return record_revision == limits_revision && left.logical >= bytes.logical && left.unique >= bytes.unique;
-    }
+    bool frees = false;  // a round does: files have less than what is published of them
   };
-  void SettleNow(InodeId quota, const meta::QuotaBytes& bytes);
+  struct Waiting {
+    meta::QuotaBytes bytes;
+    Done<void> done;
+  };
+  struct Promised {
+    InodeId quota;
+    meta::QuotaBytes bytes;
+  };
+  bool Has(const Credit& credit, const QuotaUsage::Standing& standing, const meta::QuotaBytes& bytes) const;
   bool Has(InodeId quota, const meta::QuotaBytes& bytes) const;
+  bool Take(Credit& credit, const QuotaUsage::Standing& standing, const meta::QuotaBytes& bytes) REQUIRES_LOCK(mutex_);
+  void SettleBatch(TaskQueue& queue, InodeId quota);
+  void SettleNow(InodeId quota, const meta::QuotaBytes& bytes);
   bool IsVain(InodeId quota) const;
   enum class Wants { kMore, kNothing };
   void Renew(InodeId quota, const meta::QuotaBytes& bytes, Wants wants);
-  meta::QuotaBytes Growth(InodeId quota);
+  void AwaitOwnNews() const;
+  struct Growth {
+    meta::QuotaBytes bytes;
+    bool frees = false;  // as of a credit
+  };
+  Growth FindGrowth(InodeId quota);
   void GiveBack();
 
   const Parts at_;
@@ -74,7 +98,10 @@ class Quotas {
 
   mutable Mutex mutex_;                                             // after inodes', before that of `usage_`
   std::unordered_map<InodeId, Credit> credits_ GUARDED_BY(mutex_);  // few: quotas that are used here
-  Mutex renewing_;                                                  // held while a credit is found out
+  // Of each quota that a task settles, or is about to, those that wait for the next one: requests of the kernel.
+  std::map<InodeId, std::vector<Waiting>> waiting_ GUARDED_BY(mutex_);
+  std::map<InodeId, Promised> promised_ GUARDED_BY(mutex_);  // by file
+  Mutex renewing_;                                           // held while a credit is found out
   std::unique_ptr<TaskQueue> queue_;
   std::stop_source stop_;
   std::thread give_back_;

@@ -251,8 +251,10 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                           .store = parts.cluster->store,
                           .usage = quotas->usage(),
                           .self = host.self(),
+                          .session = [this] { return host.session(); },
                           .join = [this](kv::Transaction& transaction) { return JoinSession(transaction); },
-                          .until_stop = Context(stop.get_token())}));
+                          .until_stop = Context(stop.get_token()),
+                          .went_back = [this] { quotas->ForgetCredits(); }}));
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                           parts.cluster->shared);
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);

@@ -67,6 +67,19 @@ TEST(QuotaUsageTest, OlderNewsOfAFileAreDropped) {
   EXPECT_EQ(usage.Find(kQuota)->used, QuotaBytes{});
 }
 
+TEST(QuotaUsageTest, OlderNewsOfAShareAreDropped) {
+  QuotaUsage usage;
+  NoteQuota(usage, kQuota, 1);
+  const std::string key = meta::QuotaShareKey(kQuota, std::string(meta::kNodeIdBytes, 'a'));
+  const auto share = [](uint64_t bytes) { return meta::QuotaShare{{bytes, 0}}.Encode(); };
+  usage.Note(key, share(9), 9);  // as a read found it
+  usage.Note(key, share(7), 7);  // and the watch tells of what came before
+  usage.Note(key, std::nullopt, 8);
+  EXPECT_EQ(usage.Find(kQuota)->SharesBut("").logical, 9u);
+  usage.Note(key, std::nullopt, 10);
+  EXPECT_EQ(usage.Find(kQuota)->SharesBut("").logical, 0u);
+}
+
 TEST(QuotaUsageTest, WhatCountsForNoQuotaIsNoQuota) {
   QuotaUsage usage;
   NoteUsage(usage, InodeId{20}, UsageRecord{kQuota, {5, 5}}, 1);
@@ -80,20 +93,66 @@ TEST(QuotaUsageTest, WhatCountsForNoQuotaIsNoQuota) {
   EXPECT_FALSE(usage.any());
 }
 
+// A store whose watch is told what to say, and whose reads can fail, or have something happen after them.
+class WatchedStore final : public kv::SharedKvStore {
+ public:
+  explicit WatchedStore(kv::HostedStore& store) : store_(store) {}
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
+    return store_.Get(context, key);
+  }
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
+    if (failing_reads > 0 && failing_reads-- > 0) return MakeError(ErrorCode::kUnavailable, "the store is away");
+    auto range = store_.Range(context, begin, end, limit);
+    if (after_read) after_read();
+    return range;
+  }
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    return store_.Read(context, spans);
+  }
+  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
+    return store_.Commit(context, transaction);
+  }
+  Status Sync(const Context&) override { return {}; }
+  kv::KvLimits limits() const override { return store_.limits(); }
+  Result<kv::LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override {
+    return store_.GrantLease(context, ttl);
+  }
+  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override {
+    return store_.KeepLeaseAlive(context, lease);
+  }
+  Status RevokeLease(const Context& context, kv::LeaseId lease) override { return store_.RevokeLease(context, lease); }
+  Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
+                                             uint64_t after_revision, kv::WatchCallbacks callbacks) override {
+    told = callbacks;
+    return store_.Watch(context, begin, end, after_revision, std::move(callbacks));
+  }
+
+  int failing_reads = 0;
+  std::function<void()> after_read;
+  kv::WatchCallbacks told;
+
+ private:
+  kv::HostedStore& store_;
+};
+
 // A host of three: what it has heard, and its shares.
 struct Host {
-  Host(kv::HostedStore& store, char name)
+  Host(kv::SharedKvStore& store, char name)
       : lease(*store.GrantLease({}, std::chrono::minutes(10))),
         shares({.shared = store,
                 .store = store,
                 .usage = usage,
                 .self = std::string(meta::kNodeIdBytes, name),
+                .session = [this] { return lease; },
                 .join = [this](kv::Transaction&) -> Result<kv::LeaseId> { return lease; },
-                .until_stop = {}}) {
+                .until_stop = {},
+                .went_back = [this] { times_went_back++; }}) {
     EXPECT_TRUE(shares.Start().ok());
   }
   QuotaUsage usage;
   kv::LeaseId lease;
+  int times_went_back = 0;
   SharedShares shares;
 };
 
@@ -147,6 +206,64 @@ TEST_F(QuotaSharesTest, AShareEndsWithTheSessionOfItsHost) {
   ASSERT_TRUE(store_->RevokeLease({}, hosts_[0]->lease).ok());
   ASSERT_TRUE(Eventually([&] { return !hosts_[1]->shares.HaveOthers(kQuota); }));
   EXPECT_EQ(hosts_[1]->shares.Take({}, kQuota, {{0, 0}, {10, 0}})->logical, 10u);
+}
+
+// What goes while it is read is not kept as it was read.
+TEST_F(QuotaSharesTest, WhatChangesWhileItIsReadIsKnownInTheEnd) {
+  const auto put = [&](uint64_t inode, uint64_t bytes) {
+    kv::Transaction transaction;
+    transaction.Put(meta::UsageKey(InodeId{inode}), UsageRecord{kQuota, {bytes, 0}}.Encode());
+    return *store_->Commit({}, transaction);
+  };
+  put(20, 5);
+  put(21, 7);
+  WatchedStore watched(*store_);
+  uint64_t last = 0;
+  watched.after_read = [&] {
+    kv::Transaction transaction;
+    transaction.Delete(meta::UsageKey(InodeId{20}));
+    last = *store_->Commit({}, transaction);
+    last = put(21, 1);
+  };
+  Host host(watched, 'd');
+  ASSERT_TRUE(host.usage.AwaitRevision({}, last));
+  EXPECT_EQ(host.usage.Find(kQuota)->used, (QuotaBytes{1, 0}));
+}
+
+// Until it is read again, what was known holds: there is no moment without a limit.
+TEST_F(QuotaSharesTest, AWatchThatLostNewsHasItReadAnew) {
+  WatchedStore watched(*store_);
+  Host host(watched, 'd');
+  kv::Transaction transaction;
+  transaction.Put(meta::UsageKey(InodeId{20}), UsageRecord{kQuota, {kLimit, 0}}.Encode());
+  const uint64_t published = *store_->Commit({}, transaction);
+  ASSERT_TRUE(host.usage.AwaitRevision({}, published));
+  watched.failing_reads = 1;
+  std::thread lost([&] { watched.told.lost(published); });
+  for (bool is_read = false; !is_read; is_read = watched.failing_reads == 0) {
+    ASSERT_TRUE(host.usage.any());
+    EXPECT_EQ(host.shares.Take({}, kQuota, {{0, 0}, {10, 0}})->logical, 0u);
+  }
+  lost.join();
+  EXPECT_EQ(host.usage.Find(kQuota)->used, (QuotaBytes{kLimit, 0}));
+  EXPECT_EQ(host.times_went_back, 0);
+}
+
+// After a backup was restored revisions begin anew below those that were seen.
+TEST_F(QuotaSharesTest, AStoreThatWentBackIsBelieved) {
+  WatchedStore watched(*store_);
+  Host host(watched, 'd');
+  const uint64_t now = host.usage.revision();
+  host.usage.Note(meta::UsageKey(InodeId{20}), UsageRecord{kQuota, {kLimit, 0}}.Encode(), now + 1000);
+  host.usage.NoteRevision(now + 1000);
+  watched.told.TellWentBack(now);
+  EXPECT_EQ(host.usage.Find(kQuota)->used, QuotaBytes{});
+  EXPECT_EQ(host.usage.revision(), now);
+  EXPECT_EQ(host.times_went_back, 1);
+  // A share that another host takes is seen: it is compared with a revision of this history.
+  ASSERT_EQ(hosts_[0]->shares.Take({}, kQuota, {{0, 0}, {kLimit, 0}})->logical, kLimit);
+  ASSERT_TRUE(Eventually([&] { return host.shares.HaveOthers(kQuota); }));
+  EXPECT_EQ(host.shares.Take({}, kQuota, {{0, 0}, {10, 0}})->logical, 0u);
 }
 
 TEST_F(QuotaSharesTest, WithoutALimitNoShareIsTaken) {

@@ -1,0 +1,78 @@
+// Quotas over several hosts: what outlives the session of a host, and what a commit says of bytes that were refused.
+#include "cluster_fixture.h"
+#include "fs/quota_settings.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr uint64_t kLimit = 256 * kKiB;
+
+class ClusterQuotasTest : public ClusterTest {
+ protected:
+  void SetUp() override {
+    ClusterTest::SetUp();
+    MakeHosts(2);
+    run_ = host(0).MakeDirectory("run");
+    step_ = host(0).MakeDirectory("step.tmp", run_);
+    const Status set =
+        host(0).fs->quotas().Set({}, {.directory = run_, .logical_bytes = kLimit}, [](uint64_t) { return true; });
+    ASSERT_TRUE(set.ok()) << set.error().message;
+  }
+  // How many bytes the host accepts, unpublished.
+  uint64_t Fill(Host& by, const FileSystem::Created& file, uint64_t size_max = 2 * kLimit) {
+    const std::string piece = TextOf(size_max, 16 * kKiB);
+    for (uint64_t at = 0; at < size_max; at += piece.size()) {
+      const Status written = by.Write(file, at, piece);
+      if (written.ok()) continue;
+      EXPECT_EQ(written.error().code, ErrorCode::kQuotaExceeded) << written.error().message;
+      return at;
+    }
+    return size_max;
+  }
+
+  InodeId run_, step_;
+};
+
+TEST_F(ClusterQuotasTest, StoresThroughAMappingThatItRefusesRefuseTheCommit) {
+  auto mapped = host(0).Create("mapped", step_);
+  ASSERT_TRUE(host(0).Truncate(mapped.attr.inode, kPageBytes, mapped.handle).ok());
+  host(0).Put("full", TextOf(1, kLimit), run_);
+  FileSystem::WriteRequest pages = host(0).RequestOf(mapped, 0, TextOf(2, kPageBytes));
+  pages.from_page_cache = true;
+  EXPECT_EQ(host(0).Send(std::move(pages)).error().code, ErrorCode::kQuotaExceeded);
+  EXPECT_FALSE(host(0).CloseFile(mapped).ok());
+  EXPECT_FALSE(host(0).Rename(run_, "step.tmp", run_, "step").ok());
+  ASSERT_TRUE(host(0).Unlink("full", run_).ok());
+  host(0).fs->names().Forget(mapped.attr.inode, 1);
+  auto again = host(0).Open("mapped", {.read = true, .write = true}, step_);
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE(Eventually([&] { return host(0).Write(*again, 0, TextOf(2, kPageBytes)).ok(); }));
+  static_cast<void>(host(0).CloseFile(*again).ok());  // tells of the loss, perhaps
+  EXPECT_TRUE(host(0).Rename(run_, "step.tmp", run_, "step").ok()) << "what was lost is there again";
+}
+
+TEST_F(ClusterQuotasTest, WhatAHostMayAcceptEndsWithItsSession) {
+  auto before = host(0).Create("before", run_);
+  ASSERT_TRUE(host(0).Write(before, 0, "x").ok());  // takes a share, of which most is left
+  LoseSession(0);
+  auto other = host(1).Create("other", run_), after = host(0).Create("after", run_);
+  EXPECT_EQ(Fill(host(1), other), kLimit);
+  EXPECT_EQ(Fill(host(0), after), 0u);
+  EXPECT_TRUE(host(1).CloseFile(other).ok());
+  for (const auto& file : {before, after}) host(0).fs->open_files().Release(file.handle);
+}
+
+TEST_F(ClusterQuotasTest, HostsThatWriteAtOnceStopAtTheLimit) {
+  auto first = host(0).Create("first", run_), second = host(1).Create("second", run_);
+  uint64_t accepted = 0;
+  std::thread beside([&] { accepted = Fill(host(1), second); });
+  const uint64_t of_first = Fill(host(0), first);
+  beside.join();
+  EXPECT_LE(of_first + accepted, kLimit);
+  EXPECT_GE(of_first + accepted, kLimit / 100 * 99);
+  EXPECT_TRUE(host(0).CloseFile(first).ok());
+  EXPECT_TRUE(host(1).CloseFile(second).ok());
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
