@@ -2,10 +2,12 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 namespace cairnfs::fs {
 namespace {
 
-constexpr size_t kWalkedAtOnce = 512;
+constexpr ptrdiff_t kWalkedAtOnce = 512;
 constexpr size_t kWalkedKeysPerRead = 100;
 constexpr size_t kLinkedMax = 1'000'000;  // files with several names that are kept in mind
 
@@ -19,25 +21,34 @@ Status UnlessGone(Status status) {
 
 }  // namespace
 
-Status QuotaWalk::VisitPages(
-    const Context& context, InodeId directory,
-    const std::function<Status(const std::vector<Child>& files, const std::vector<InodeId>& below)>& visit) {
-  std::string after;
-  for (bool more = true; more;) {
-    auto page = at_.parts.names.ReadDirectory(context, directory, after, kWalkedAtOnce);
-    if (!page.ok()) return UnlessGone(page.error());
-    std::vector<Child> files;
-    std::vector<InodeId> below;
-    for (const meta::DirectoryEntry& entry : *page) {
-      if (entry.type == S_IFREG) files.push_back({entry.name, entry.inode});
-      if (entry.type == S_IFDIR) below.push_back(entry.inode);
+Result<std::vector<QuotaWalk::Child>> QuotaWalk::List(const Context& context, InodeId directory) {
+  const std::string prefix = meta::DentryPrefix(directory);
+  CAIRNFS_ASSIGN_OR_RETURN(const kv::KvRange range, at_.parts.kv.Range(context, prefix, kv::PrefixEnd(prefix), 0));
+  std::vector<Child> children;
+  for (const kv::KvEntry& entry : range.entries) {
+    const auto dentry = meta::DentryRecord::Decode(entry.value);
+    if (!dentry.ok()) return dentry.error().WithContext("directory " + std::to_string(directory.value));
+    if (dentry->type != S_IFREG && dentry->type != S_IFDIR) continue;
+    children.push_back({entry.key.substr(prefix.size()), dentry->inode, dentry->type});
+  }
+  return children;
+}
+
+Status QuotaWalk::Visit(const Context& context, InodeId directory, std::vector<InodeId>& directories,
+                        const std::function<Status(const std::vector<Child>& files)>& visit) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Child> children, List(context, directory));
+  std::vector<Child> files;
+  for (auto child = children.begin(); child != children.end();) {
+    const auto end = child + std::min(kWalkedAtOnce, children.end() - child);
+    files.clear();
+    for (; child != end; ++child) {
+      if (child->type == S_IFDIR) directories.push_back(child->inode);
+      if (child->type == S_IFREG) files.push_back(*child);
+      count_++;
     }
-    CAIRNFS_RETURN_IF_ERROR(visit(files, below));
-    count_ += files.size() + below.size();
+    CAIRNFS_RETURN_IF_ERROR(visit(files));
     CAIRNFS_RETURN_IF_ERROR(go_on_(count_));
     if (context.Expired()) return MakeError(ErrorCode::kInterrupted, "the caller is gone");
-    more = page->size() == kWalkedAtOnce;
-    if (more) after = page->back().name;
   }
   return {};
 }
@@ -79,11 +90,8 @@ Result<QuotaWalk::Survey> QuotaWalk::Look(const Context& context, InodeId direct
   while (!directories.empty()) {
     const InodeId next = directories.back();
     directories.pop_back();
-    CAIRNFS_RETURN_IF_ERROR(
-        VisitPages(context, next, [&](const std::vector<Child>& files, const std::vector<InodeId>& below) -> Status {
-          directories.insert(directories.end(), below.begin(), below.end());
-          return AddFiles(context, files, sums);
-        }));
+    CAIRNFS_RETURN_IF_ERROR(Visit(context, next, directories,
+                                  [&](const std::vector<Child>& files) { return AddFiles(context, files, sums); }));
   }
   for (const auto& [inode, link] : sums.links) {
     if (link.found < link.all) sums.survey.linked_from_outside = link.name;
@@ -153,12 +161,14 @@ Status QuotaWalk::Move(const Context& context, InodeId directory, InodeId quota)
   while (!directories.empty()) {
     const InodeId next = directories.back();
     directories.pop_back();
+    if (next != directory && at_.quotas.usage().StandingOf(next)) {
+      if (quota.value == 0) continue;
+      return InvalidArgument("'" + at_.parts.names.PathOfInode(context, next) +
+                             "', which has a quota of its own, was moved below it meanwhile: take one of the two off");
+    }
     CAIRNFS_RETURN_IF_ERROR(SetRecord(context, next, quota));
-    CAIRNFS_RETURN_IF_ERROR(
-        VisitPages(context, next, [&](const std::vector<Child>& files, const std::vector<InodeId>& below) -> Status {
-          directories.insert(directories.end(), below.begin(), below.end());
-          return MoveFiles(context, files, quota);
-        }));
+    CAIRNFS_RETURN_IF_ERROR(Visit(context, next, directories,
+                                  [&](const std::vector<Child>& files) { return MoveFiles(context, files, quota); }));
   }
   return {};
 }

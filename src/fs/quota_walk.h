@@ -1,7 +1,8 @@
 // QuotaWalk: puts all that lies below a directory under a quota, or takes it from it.
 //
 // A directory goes before what it holds. From then on what is made in it falls under the quota by itself, and nothing
-// comes in or goes out by a rename that does not. So a list of it that is read afterwards has all that is left to do.
+// comes in or goes out by a rename that does not. So a list of it that is read afterwards, as of one moment, has all
+// that is left to do, whatever is renamed in it meanwhile.
 #pragma once
 
 #include <functional>
@@ -26,12 +27,15 @@ class QuotaWalk {
   // What there is below the directory.
   Result<Survey> Look(const Context& context, InodeId directory);
   // `quota`: 0 takes it all from the one that it falls under. May be called again after it has failed.
+  // kInvalidArgument: a directory below that has a quota of its own, which can only have come there meanwhile; where it
+  // is taken all the same, that is left alone.
   Status Move(const Context& context, InodeId directory, InodeId quota);
 
  private:
   struct Child {
     std::string name;
     InodeId inode;
+    uint32_t type = 0;  // S_IFREG or S_IFDIR
   };
   struct Link {
     uint32_t found = 0, all = 0;
@@ -41,10 +45,11 @@ class QuotaWalk {
     Survey survey;
     std::map<InodeId, Link> links;  // of files with several names
   };
-  // The files and directories in it, a page at a time.
-  Status VisitPages(
-      const Context& context, InodeId directory,
-      const std::function<Status(const std::vector<Child>& files, const std::vector<InodeId>& below)>& visit);
+  // The files and directories in it, as of one moment, with all names in memory.
+  Result<std::vector<Child>> List(const Context& context, InodeId directory);
+  // Visits its files, some at a time, and adds the directories in it.
+  Status Visit(const Context& context, InodeId directory, std::vector<InodeId>& directories,
+               const std::function<Status(const std::vector<Child>& files)>& visit);
   Status AddFiles(const Context& context, const std::vector<Child>& files, Sums& sums);
   Status MoveFiles(const Context& context, const std::vector<Child>& files, InodeId quota);
   // Has the content count for the quota. Calls `done` perhaps on another thread.

@@ -315,7 +315,8 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
     if (hints_ && params.unnamed) ahead.WantInode(*params.unnamed, WithMarks::kNo);
     kv::KvStore& store =
         LookAt(context, ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
-    CAIRNFS_ASSIGN_OR_RETURN(Plan plan, MakePlan(context, store, params, {may_move_directory, has_quotas_}));
+    CAIRNFS_ASSIGN_OR_RETURN(Plan plan,
+                             MakePlan(context, store, params, {may_move_directory, options_.remote || has_quotas_}));
     RenameResult result;
     result.moved = plan.from.id();
     result.moved_type = plan.from.inode.record.mode & S_IFMT;

@@ -87,6 +87,73 @@ TEST_F(QuotasTest, WhatIsPastTheLimitIsRefused) {
   Close(file);
 }
 
+// Small holes before them are filled with zeros, which take room as well.
+TEST_F(QuotasTest, TinyWritesCountWithTheZerosBesideThem) {
+  constexpr uint64_t kLimit = 256 * kKiB;
+  ASSERT_TRUE(Set(kLimit).ok());
+  auto file = Create("a");
+  uint64_t accepted = 0;
+  for (; accepted < 2 * kLimit / kPageBytes; accepted++) {
+    const uint64_t pair = accepted / 2 * 2 * kPageBytes;  // the first and the last byte of each two pages
+    if (!world_.Write(file, accepted % 2 == 0 ? pair : pair + 2 * kPageBytes - 1, "x").ok()) break;
+  }
+  EXPECT_LE(accepted, kLimit / kPageBytes + 1);
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_LE(Used().logical, kLimit);
+  EXPECT_GE(Used().logical, kLimit / 100 * 95);
+  Close(file);
+}
+
+// Of stores through a mapping nobody else is told.
+TEST_F(QuotasTest, AnErrorOfBytesThatItRefusedIsNotTakenForALackOfRoom) {
+  ASSERT_TRUE(Set(kSomeBytes).ok());
+  auto file = Create("a");
+  Save("full", RandomText(1, kSomeBytes));
+  EXPECT_EQ(world_.WriteBackPages(file, 0, RandomText(2, kPageBytes)).error().code, ErrorCode::kQuotaExceeded);
+  ASSERT_TRUE(world_.fs->names().Unlink({}, run_, "full").ok());
+  EXPECT_EQ(world_.Write(file, kPageBytes, "x").error().code, ErrorCode::kQuotaExceeded) << "told once";
+  EXPECT_TRUE(world_.Write(file, kPageBytes, "x").ok());
+  Close(file);
+}
+
+// Whoever is refused has a round once, and is told at once after that for a while.
+TEST_F(QuotasTest, RefusedWritesHaveNoRoundEach) {
+  ASSERT_TRUE(Set(kSomeBytes).ok());
+  auto file = Create("a");
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(1, kSomeBytes)).ok());
+  const std::string text = RandomText(2, kSomeBytes);
+  EXPECT_EQ(world_.Write(file, kSomeBytes, text).error().code, ErrorCode::kQuotaExceeded);
+  const uint64_t rounds = world_.engine->writes_total;
+  const auto other = world_.Create("outside");
+  for (int i = 0; i < 20; i++) {
+    ASSERT_TRUE(world_.Write(other, static_cast<uint64_t>(i) * 10, "0123456789").ok());
+    EXPECT_EQ(world_.Write(file, kSomeBytes, text).error().code, ErrorCode::kQuotaExceeded);
+  }
+  EXPECT_LE(world_.engine->writes_total - rounds, 4u);
+  Close(file);
+  world_.CloseFile(other);
+}
+
+TEST_F(QuotasTest, ManyWritersOfAFullOneShareItsLooks) {
+  ASSERT_TRUE(Set(kSomeBytes).ok());
+  auto file = Create("a");
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(1, kSomeBytes / 2)).ok());
+  std::atomic<uint64_t> accepted{0};
+  std::vector<std::thread> writers;
+  for (uint64_t i = 0; i < 8; i++) {
+    writers.emplace_back([&, i] {
+      auto own = Create("of" + std::to_string(i));
+      for (uint64_t at = 0; world_.Write(own, at, RandomText(i + at, 16 * kKiB)).ok(); at += 16 * kKiB) {
+        accepted += 16 * kKiB;
+      }
+      Close(own);
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(accepted, kSomeBytes / 2) << "each byte that there is room for is taken";
+  Close(file);
+}
+
 TEST_F(QuotasTest, WhatIsKnownIsNotUnique) {
   ASSERT_TRUE(Set({}, 6 * kSomeBytes).ok());
   const std::string text = RandomText(1, 3 * kSomeBytes);
@@ -149,6 +216,48 @@ TEST_F(QuotasTest, ItIsSetOnWhatIsThereAndTakenOff) {
   EXPECT_EQ(world_.names->GetAttr({}, below)->quota, InodeId{});
   EXPECT_EQ(Recorded(), meta::QuotaBytes{});
   EXPECT_EQ(TakeOff().error().code, ErrorCode::kNotFound);
+}
+
+// Names come in their order, so one that is given an earlier name must not get away.
+TEST_F(QuotasTest, WhatIsRenamedWhileItIsSetFallsUnderItToo) {
+  for (int i = 0; i < 600; i++) Close(Create("m" + std::to_string(i)));
+  Save("z", RandomText(1, kSomeBytes));
+  bool is_renamed = false;
+  const auto rename = [&](uint64_t) {
+    meta::RenameParams params{run_, "z", run_, "a", meta::RenameMode::kReplace};
+    if (!std::exchange(is_renamed, true)) {
+      EXPECT_TRUE(world_.names->Rename({}, params).ok());
+    }
+    return true;
+  };
+  // The first look has all names too: the second time it is called the walk is under way.
+  int calls = 0;
+  ASSERT_TRUE(world_.fs->quotas()
+                  .Set({}, {run_, 8 * kSomeBytes, {}, false}, [&](uint64_t) { return ++calls < 3 || rename(0); })
+                  .ok());
+  ASSERT_TRUE(is_renamed);
+  EXPECT_EQ(world_.names->Lookup({}, run_, "a")->quota, run_);
+  EXPECT_EQ(Used().logical, kSomeBytes);
+}
+
+TEST_F(QuotasTest, ADirectoryWithAQuotaThatComesMeanwhileKeepsIt) {
+  const InodeId other = MakeDirectory("other");
+  const InodeId below = world_.fs->names().MakeNode({}, run_, "below", WithMode(S_IFDIR | 0755))->inode;
+  auto& quotas = world_.fs->quotas();
+  ASSERT_TRUE(quotas.Set({}, {other, kSomeBytes, {}, false}, [](uint64_t) { return true; }).ok());
+  int calls = 0;
+  const auto move = [&](uint64_t) {
+    meta::RenameParams params{kRootInode, "other", below, "other", meta::RenameMode::kReplace};
+    if (++calls == 2) {
+      EXPECT_TRUE(world_.names->Rename({}, params).ok());
+    }
+    return true;
+  };
+  EXPECT_EQ(quotas.Set({}, {run_, kSomeBytes, {}, false}, move).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(world_.names->GetAttr({}, other)->quota, other);
+  ASSERT_TRUE(TakeOff().ok());
+  EXPECT_EQ(world_.names->GetAttr({}, other)->quota, other);
+  EXPECT_EQ(world_.names->GetAttr({}, below)->quota, InodeId{});
 }
 
 // A walk that was cut short leaves what the same command goes on with.
