@@ -89,6 +89,7 @@ static void NotePrivileges(const InodePtr& inode, const meta::FileState& state) 
 // In place: whoever works on the content meanwhile finds it changed, not gone.
 Status SharedRecords::LoadState(const InodePtr& inode, const meta::FileState& state) {
   const chunking::Owner owner = OwnerOf(parts_, state.inode.uid);
+  if (state.inode.nlink > 0) inode->in_trash = false;
   auto fresh = MakeContent(owner);
   CAIRNFS_RETURN_IF_ERROR(Rebase(*fresh, state.record, state.record_revision, parts_.chunks));
   if (!state.record) {
@@ -124,6 +125,7 @@ void SharedRecords::NoteEnd(const InodePtr& inode, uint64_t before, uint64_t now
 Status SharedRecords::Adopt(const InodePtr& inode, const meta::FileState& state) {
   if (!inode->content || inode->content->must_reload()) return LoadState(inode, state);
   NotePrivileges(inode, state);
+  if (state.inode.nlink > 0) inode->in_trash = false;  // another host has restored it
   Content& content = *inode->content;
   content.owner = OwnerOf(parts_, state.inode.uid);
   if (state.record_revision > content.shared().base_revision) {

@@ -89,6 +89,10 @@ class Names {
   std::optional<meta::TrashParams> TrashFor(const Context& context, InodeId parent, std::string_view name,
                                             uint32_t uid);
   Status RestoreAdmitted(const Context& context, const meta::RestoreParams& params);
+  // Has a file that is to be restored count for its quota from now on. True: Quotas::EndPromise is to be called.
+  Result<bool> PromiseRoom(const Context& context, const meta::RestoreParams& params);
+  // What this host keeps of it, or what lies below it, falls under the same quota as the restored inode.
+  void FollowQuota(const Context& context, const meta::Attr& restored, InodeId quota_before);
 
   const Services at_;
   NameChanges& changes_;

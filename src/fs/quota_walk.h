@@ -30,6 +30,9 @@ class QuotaWalk {
   // kInvalidArgument: a directory below that has a quota of its own, which can only have come there meanwhile; where it
   // is taken all the same, that is left alone.
   Status Move(const Context& context, InodeId directory, InodeId quota);
+  // Has the content of a file count for the quota. Calls `done` perhaps on another thread, and before this is
+  // destroyed.
+  void MoveContent(const Context& context, InodeId inode, InodeId quota, Done<void> done);
 
  private:
   struct Child {
@@ -52,8 +55,6 @@ class QuotaWalk {
                const std::function<Status(const std::vector<Child>& files)>& visit);
   Status AddFiles(const Context& context, const std::vector<Child>& files, Sums& sums);
   Status MoveFiles(const Context& context, const std::vector<Child>& files, InodeId quota);
-  // Has the content count for the quota. Calls `done` perhaps on another thread.
-  void MoveContent(const Context& context, InodeId inode, InodeId quota, Done<void> done);
   Status SetRecord(const Context& context, InodeId inode, InodeId quota);
 
   const Services& at_;

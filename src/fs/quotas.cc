@@ -15,6 +15,7 @@ constexpr std::chrono::milliseconds kGiveBackEvery{400};
 constexpr std::chrono::milliseconds kOthersWait{1000}, kOthersLook{100};
 constexpr std::chrono::seconds kVainHolds{1};
 constexpr std::chrono::seconds kPublishNewsWait{2};
+constexpr std::chrono::milliseconds kNewsLook{5};
 // What a host wants at a time of what is left: a share for each host, and more when that is used up.
 constexpr uint64_t kWantedShare = 16, kWantedMax = 256 * kMiB, kWantedMin = 64 * kKiB;
 
@@ -91,7 +92,16 @@ Status Quotas::Promise(InodeId quota, InodeId file, const meta::QuotaBytes& byte
   return take() ? Status() : Exceeded(quota);
 }
 
-void Quotas::EndPromise(InodeId file) {
+void Quotas::EndPromise(InodeId file, Kept kept) {
+  Promised promised;
+  {
+    MutexLock lock(mutex_);
+    promised = promised_[file];
+  }
+  const Context context = until_stop_.WithTimeout(kPublishNewsWait);
+  const auto is_told = [&] { return usage_.Of(promised.quota, file).logical >= promised.bytes.logical; };
+  while (kept == Kept::kYes && !is_told() && context.Sleep(kNewsLook)) {
+  }
   MutexLock lock(mutex_);
   promised_.erase(file);
 }

@@ -46,9 +46,11 @@ class Quotas {
   // a round if it has to, and for what other hosts give back. Those that wait for the same quota share one look.
   void Settle(InodeId quota, const meta::QuotaBytes& bytes, Done<void> done);
   // For a file that counts once the caller's transaction is done: takes credit, waiting as Settle does.
-  // kQuotaExceeded. After that, done or not, EndPromise.
+  // kQuotaExceeded.
   Status Promise(InodeId quota, InodeId file, const meta::QuotaBytes& bytes);
-  void EndPromise(InodeId file);
+  // After Promise: the transaction is done, or is not. Of what is done it waits for the news.
+  enum class Kept { kNo, kYes };
+  void EndPromise(InodeId file, Kept kept);
   // Revisions and sessions that were seen before may mean others by now.
   void ForgetCredits();
   // kQuotaExceeded: nothing more fits into the quota, by what is published.

@@ -10,6 +10,7 @@
 #include "cairnfs/cairnfs.h"
 #include "fs/names.h"
 #include "fs/permissions.h"
+#include "fs/quota_walk.h"
 #include "retention/values.h"
 
 namespace cairnfs::fs {
@@ -43,14 +44,45 @@ void Names::TellNames(NameTold tell) {
   tell_ = std::move(tell);
 }
 
+Result<bool> Names::PromiseRoom(const Context& context, const meta::RestoreParams& params) {
+  if (params.entry.record.type != S_IFREG || !at_.quotas.any()) return false;
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr directory, at_.parts.names.GetAttr(context, params.to_parent));
+  if (directory.quota.value == 0) return false;
+  const InodeId id = params.entry.parts.inode;
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, at_.parts.names.ReadFile(context, id));
+  if (!state.record) return false;
+  const meta::QuotaBytes bytes{state.record->allocated_bytes, state.record->unique_bytes};
+  const Status promised = at_.quotas.Promise(directory.quota, id, bytes);
+  return promised.ok() ? Result<bool>(true) : promised.error().WithContext("it has no room there");
+}
+
+void Names::FollowQuota(const Context& context, const meta::Attr& restored, InodeId quota_before) {
+  if (restored.quota.value == 0 && quota_before.value == 0) return;
+  QuotaWalk walk(at_, [](uint64_t) { return Status(); });
+  Status followed;
+  if (S_ISDIR(restored.mode)) {
+    if (restored.quota != quota_before) followed = walk.Move(context, restored.inode, restored.quota);
+  } else if (const InodePtr inode = at_.table.Find(restored.inode)) {
+    inode->in_trash = false;
+    followed =
+        Await([&](Done<void> done) { walk.MoveContent(context, restored.inode, restored.quota, std::move(done)); });
+  }
+  if (followed.ok()) return;
+  spdlog::warn("inode {} is restored, and not all of it falls under the quota of its directory: {}",
+               restored.inode.value, followed.error().message);
+}
+
 Status Names::RestoreAdmitted(const Context& context, const meta::RestoreParams& params) {
+  meta::Attr restored;
+  CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr before, at_.parts.names.GetAttr(context, params.entry.parts.inode));
   {
     SyncRounds::Operation operation(at_.rounds);
-    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr restored, at_.parts.names.Restore(context, params));
+    CAIRNFS_ASSIGN_OR_RETURN(restored, at_.parts.names.Restore(context, params));
     at_.trash.NoteRestored(params.entry);
     at_.atomic_rules.NoteMoved();
     if (const InodePtr inode = at_.table.Find(restored.inode)) inode->directory = params.to_parent.value;
   }
+  FollowQuota(context, restored, before.quota);
   {
     const std::shared_lock lock(told_);
     if (tell_) tell_(params.to_parent, params.to_name);
@@ -87,7 +119,10 @@ Result<std::string> Names::Restore(const Context& context, const Credentials& ca
   if (!admitted.ok()) return admitted.error();
   const Status covered = Await([&](Done<void> go) { at_.copies.WhenCovered(id, params.to_parent, by, std::move(go)); });
   if (!covered.ok()) return covered.error();
+  const auto promised = PromiseRoom(context, params);
+  if (!promised.ok()) return about(promised.error());
   const Status restored = RestoreAdmitted(context, params);
+  if (*promised) at_.quotas.EndPromise(id, restored.ok() ? Quotas::Kept::kYes : Quotas::Kept::kNo);
   if (!restored.ok()) return about(restored.error());
   spdlog::info("'{}' (inode {}) is restored from the trash for uid {}", item.path, id.value, caller.uid);
   if (MayListAbove(context, at_.parts.names, caller, params.to_parent)) {

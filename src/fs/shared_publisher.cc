@@ -79,6 +79,7 @@ void SharedPublisher::CompareBase(const InodePtr& inode) {
   if (!content.changed || content.must_reload()) return;
   SharedContent& shared = content.shared();
   const bool is_newer = state->record_revision > shared.base_revision;
+  if (state->inode.nlink > 0) inode->in_trash = false;  // another host may have restored it
   if (is_newer && !Rebase(content, state->record, state->record_revision, at_.chunks).ok()) return;
   if (is_newer) at_.streams.DropStoredFronts(inode);
   if (epoch != at_.host.epoch()) return;  // what was read may be older than that
@@ -323,6 +324,7 @@ Result<std::optional<PublishItem>> SharedPublisher::Reconcile(PublishItem item) 
     if (PublishItems::IsCurrent(item, content)) {
       PublishItems::Withdraw(item, content);
       at_.host.NoteMarks(*state, content.shared());
+      if (state->inode.nlink > 0) inode->in_trash = false;  // another host may have restored it
       if (state->record_revision != content.shared().base_revision) {
         rebased = Rebase(content, state->record, state->record_revision, at_.chunks);
         if (rebased.ok()) at_.streams.DropStoredFronts(inode);

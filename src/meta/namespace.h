@@ -117,6 +117,8 @@ struct CreateParams {
   std::optional<Owner> owner = {};  // of the file, whatever the directory says; default: the caller
   // Called for each attempt with the new inode's number: what it adds is part of the transaction.
   std::function<void(kv::Transaction&, InodeId)> also = {};
+  // Asked whether what is made may fall under the quota that its directory falls under (0: none).
+  std::function<Status(InodeId quota)> may_fall_under = {};
 };
 
 struct AttrChanges {
@@ -318,7 +320,9 @@ class Namespace {
   // The bytes that these files have allocated, by their records. Reads so many records at once.
   Result<uint64_t> SumAllocated(const Context& context, const std::vector<InodeId>& files, size_t records_per_read);
   // Gives the entry's inode a name again. kNotFound: it is not in the trash any more, or the directory is removed.
-  // kAlreadyExists: the name is taken. kInvalidArgument: into itself.
+  // kAlreadyExists: the name is taken. kInvalidArgument: into itself. It falls under the quota of its new directory,
+  // and a file counts for it; what a directory holds is left alone. kOtherQuota: a directory that is not empty and lay
+  // under another quota, or under none.
   Result<Attr> Restore(const Context& context, const RestoreParams& params);
   // Takes the entries out of the trash for good, in one transaction: nobody can restore them from then on. Files become
   // orphans; directories are doomed. Those that are there no more, or have a damaged inode, are passed over.

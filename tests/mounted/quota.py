@@ -228,26 +228,39 @@ def names_stay_in_one_quota():
 
 
 def the_trash_and_files_that_appear_whole():
-    """What unlink moves to the trash counts no more until it is restored; a rewrite that appears whole counts once."""
+    """What unlink moves to the trash counts no more until it is restored, which takes room as a write does, also for who
+    removed it; a rewrite that appears whole counts once."""
     with Scratch() as scratch:
         mount = Mount(scratch, options=SMALL + ",trash=24h")
         run = mount.path + "/run"
         os.mkdir(run)
+        os.chown(run, USER, USER)
         call("quota", "set", run, "--logical", "20M")
-        write(run + "/a", os.urandom(10 * MIB))
-        os.unlink(run + "/a")
-        assert used(run)[0] == 0, used(run)
-        sync(mount)
-        assert used(run)[0] == 0, used(run)
-        write(run + "/b", os.urandom(10 * MIB))
-        entry = json.loads(call("trash", "ls", mount.path, "--json").stdout)["entries"][0]["id"]
-        outside = call("trash", "restore", str(entry), mount.path + "/a", "--mount", mount.path, expect=FAILED).stderr
-        assert "quota" in outside, outside
-        call("trash", "restore", str(entry), "--mount", mount.path)
+        for size in (15, 10):
+            assert as_user("dd", "if=/dev/urandom", f"of={run}/a", "bs=1M", f"count={size}").returncode == 0
+            entry = str(os.stat(run + "/a").st_ino)
+            assert as_user("rm", run + "/a").returncode == 0
+            assert used(run)[0] == 0, used(run)
+            sync(mount)
+            assert used(run)[0] == 0, used(run)
+            write(run + "/b", os.urandom(10 * MIB))
+            restored = as_user(program("cairnfs"), "trash", "restore", entry, "--mount", mount.path)
+            assert (restored.returncode == 0) == (size == 10), restored
+            assert size == 10 or "the quota of directory" in restored.stderr, restored
         assert used(run)[0] == walk(run) == 20 * MIB, (used(run), walk(run))
+        os.unlink(run + "/a")
+        call("trash", "restore", entry, mount.path + "/a", "--mount", mount.path)
+        assert used(run)[0] == walk(run) == 10 * MIB, (used(run), walk(run))
+        # Once the quota is off it comes back to its place all the same.
+        removed = os.stat(run + "/b").st_ino
+        os.unlink(run + "/b")
+        call("quota", "off", run)
+        call("trash", "restore", str(removed), "--mount", mount.path)
+        call("quota", "set", run, "--logical", "20M")
+        assert used(run)[0] == walk(run) == 10 * MIB, (used(run), walk(run))
+        os.rename(mount.path + "/a", mount.path + "/c")
         call("trash", "empty", mount.path)
         os.setxattr(run, "user.cairnfs.atomic_files", b"*.pt")
-        os.unlink(run + "/a")
         os.unlink(run + "/b")
         for _ in range(5):
             with open(run + "/model.pt", "wb") as file:

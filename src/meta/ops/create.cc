@@ -69,6 +69,7 @@ Result<Attr> Namespace::Create(const Context& context, InodeId parent, std::stri
     } else {
       CAIRNFS_ASSIGN_OR_RETURN(directory, LoadLiveDirectory(context, store, parent));
     }
+    if (params.may_fall_under) CAIRNFS_RETURN_IF_ERROR(params.may_fall_under(directory.record.quota));
     // In the first attempt the compare alone tells whether the name is taken.
     if (attempt > 0 && !params.without_name) {
       CAIRNFS_ASSIGN_OR_RETURN(auto taken, FindDentry(context, store, parent, name));

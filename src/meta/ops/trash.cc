@@ -34,28 +34,55 @@ Result<TrashEntry> Decode(const kv::KvEntry& entry) {
 
 std::string DoomedPrefix() { return Encoder().Text(TrashPrefix()).BigEndianU64(0).Take(); }
 
-// That a file that has a name again counts for its quota, as its record says.
-Status AddUsage(const Context& context, kv::KvStore& store, InodeId id, const InodeRecord& inode,
-                const InodeRecord& directory, kv::Transaction& transaction) {
-  if (!IsDirectory(inode) && !IsRegular(inode)) return {};
-  const InodeId lay_under = inode.quota == id ? InodeId{} : inode.quota;  // one that has it lies under none
-  if (lay_under != directory.quota) {
-    return MakeError(ErrorCode::kOtherQuota, "it was removed under another quota, or under none: restore it there");
+// A directory comes back to where its quota is, or to under none once that was taken off; an empty one anywhere. What
+// has a quota of its own lies under none.
+Status CheckQuota(const Context& context, kv::KvStore& store, InodeId id, InodeRecord& inode,
+                  const InodeRecord& directory, kv::Transaction& transaction) {
+  const InodeId lay_under = inode.quota == id ? InodeId{} : inode.quota;
+  if (lay_under == directory.quota) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const bool is_empty, IsEmptyDirectory(context, store, id));
+  bool may = is_empty && lay_under == inode.quota;
+  if (may) {
+    AddDirectoryEmptyCompare(transaction, id);
+  } else if (directory.quota.value == 0) {
+    CAIRNFS_ASSIGN_OR_RETURN(const auto quota, store.Get(context, QuotaKey(lay_under)));
+    may = !quota;
+    if (may) transaction.IfAbsent(QuotaKey(lay_under));
   }
-  if (inode.quota.value == 0 || !IsRegular(inode)) return {};
-  CAIRNFS_ASSIGN_OR_RETURN(const auto entry, store.Get(context, FileKey(id)));
-  if (!entry) return {};
-  CAIRNFS_ASSIGN_OR_RETURN(const FileRecord record, FileRecord::Decode(entry->value));
-  transaction.IfRevision(FileKey(id), entry->revision);
-  if (auto usage = UsageOf(id, record)) transaction.writes.push_back(*std::move(usage));
+  if (!may) {
+    return MakeError(ErrorCode::kOtherQuota,
+                     "what it holds lay under another quota, or under none: restore it to where that is the same, and "
+                     "copy it from there");
+  }
+  inode.quota = directory.quota;
   return {};
 }
 
-// What a directory and its attributes are once it has a name again.
-kv::Transaction BuildRestore(const RestoreParams& params, const Versioned<InodeRecord>& directory,
-                             Versioned<InodeRecord>& inode, Timestamp now) {
+// What is restored falls under the quota of its directory from then on, and a file counts for it.
+Status MoveUnderQuota(const Context& context, kv::KvStore& store, InodeId id, InodeRecord& inode,
+                      const InodeRecord& directory, kv::Transaction& transaction) {
+  if (IsDirectory(inode)) return CheckQuota(context, store, id, inode, directory, transaction);
+  const bool counts = inode.quota.value != 0 || directory.quota.value != 0;
+  if (!IsRegular(inode) || !counts) return {};
+  inode.quota = directory.quota;
+  CAIRNFS_ASSIGN_OR_RETURN(const auto entry, store.Get(context, FileKey(id)));
+  FileRecord record;  // of one that was never published, so that each host that has it open finds another record
+  record.mtime = inode.mtime;
+  record.ctime = inode.ctime;
+  if (entry) {
+    CAIRNFS_ASSIGN_OR_RETURN(record, FileRecord::Decode(entry->value));
+  }
+  record.quota = directory.quota;
+  transaction.IfRevision(FileKey(id), entry ? entry->revision : 0).Put(FileKey(id), record.Encode());
+  auto usage = UsageOf(id, record);
+  transaction.writes.push_back(usage ? *std::move(usage) : kv::KvWrite{UsageKey(id), std::nullopt});
+  return {};
+}
+
+// Adds what a directory and its attributes are once it has a name again.
+void BuildRestore(const RestoreParams& params, const Versioned<InodeRecord>& directory, Versioned<InodeRecord>& inode,
+                  Timestamp now, kv::Transaction& transaction) {
   const InodeId id = params.entry.parts.inode;
-  kv::Transaction transaction;
   transaction.makes_names_for = params.uid;
   transaction.IfRevision(params.entry.key, params.entry.revision)
       .IfRevision(InodeKey(id), inode.revision)
@@ -68,7 +95,6 @@ kv::Transaction BuildRestore(const RestoreParams& params, const Versioned<InodeR
   transaction.Put(InodeKey(id), inode.record.Encode());
   for (const auto& [name, value] : params.attributes) transaction.Put(XattrKey(id, name), value);
   PutDirectoryTimes(transaction, params.to_parent, now);
-  return transaction;
 }
 
 }  // namespace
@@ -128,11 +154,12 @@ Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& par
     }
     inode.record.parent = params.to_parent;
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {params.to_parent}));
+    kv::Transaction transaction;
+    transaction.IfRevision(SealsKey(), seals);
+    CAIRNFS_RETURN_IF_ERROR(MoveUnderQuota(context, store_, id, inode.record, directory.record, transaction));
     {
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.to_parent);
-      kv::Transaction transaction = BuildRestore(params, directory, inode, TimeFor(params.to_parent));
-      transaction.IfRevision(SealsKey(), seals);
-      CAIRNFS_RETURN_IF_ERROR(AddUsage(context, store_, id, inode.record, directory.record, transaction));
+      BuildRestore(params, directory, inode, TimeFor(params.to_parent), transaction);
       if (is_directory) {
         transaction.IfRevision(MoveKey(), moves.revision).Put(MoveKey(), Encoder().U64(moves.record + 1).Take());
       }

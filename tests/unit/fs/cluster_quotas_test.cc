@@ -1,6 +1,7 @@
 // Quotas over several hosts: what outlives the session of a host, and what a commit says of bytes that were refused.
 #include "cluster_fixture.h"
 #include "fs/quota_settings.h"
+#include "fs/trash.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -11,6 +12,7 @@ class ClusterQuotasTest : public ClusterTest {
  protected:
   void SetUp() override {
     ClusterTest::SetUp();
+    options_.trash_ms = 3'600'000;
     MakeHosts(2);
     run_ = host(0).MakeDirectory("run");
     step_ = host(0).MakeDirectory("step.tmp", run_);
@@ -28,6 +30,11 @@ class ClusterQuotasTest : public ClusterTest {
       return at;
     }
     return size_max;
+  }
+
+  static uint64_t Used(Host& by) {
+    const auto all = by.fs->quotas().All({});
+    return all.size() == 1 ? all[0].used.logical : UINT64_MAX;
   }
 
   InodeId run_, step_;
@@ -60,6 +67,24 @@ TEST_F(ClusterQuotasTest, WhatAHostMayAcceptEndsWithItsSession) {
   EXPECT_EQ(Fill(host(0), after), 0u);
   EXPECT_TRUE(host(1).CloseFile(other).ok());
   for (const auto& file : {before, after}) host(0).fs->open_files().Release(file.handle);
+}
+
+// Whoever has it open need not look its name up again.
+TEST_F(ClusterQuotasTest, WhatAnotherHostRestoredCountsWhenItIsWritten) {
+  auto file = host(0).Create("a", run_);
+  ASSERT_EQ(Fill(host(0), file, kLimit / 4), kLimit / 4);
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  ASSERT_TRUE(host(0).Unlink("a", run_).ok());
+  ASSERT_TRUE(host(0).Write(file, 0, "written in the trash").ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_TRUE(Eventually([&] { return Used(host(1)) == 0; }));
+  const auto restored = host(1).fs->names().Restore({}, {}, file.attr.inode, {});
+  ASSERT_TRUE(restored.ok()) << restored.error().message;
+  EXPECT_TRUE(Eventually([&] { return Used(host(0)) == kLimit / 4; }));
+  ASSERT_TRUE(host(0).Write(file, kLimit / 4, TextOf(3, 16 * kKiB)).ok());
+  ASSERT_TRUE(host(0).Fsync(file).ok());
+  EXPECT_TRUE(Eventually([&] { return Used(host(1)) == kLimit / 4 + 16 * kKiB; }));
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
 }
 
 TEST_F(ClusterQuotasTest, HostsThatWriteAtOnceStopAtTheLimit) {
