@@ -40,8 +40,7 @@ grpc::Status ChangeQuota(fs::FileSystem& filesystem, const Context& wanted, cons
 }
 
 void AddQuotas(fs::FileSystem& filesystem, StatusReply& reply) {
-  for (const fs::QuotaReport& report : filesystem.quotas().All(Context().WithTimeout(kPathsMax))) {
-    if (static_cast<size_t>(reply.quotas_size()) == kQuotasToldMax) return;
+  for (const fs::QuotaReport& report : filesystem.quotas().All(Context().WithTimeout(kPathsMax), kQuotasToldMax)) {
     Quota& quota = *reply.add_quotas();
     quota.set_inode(std::to_string(report.directory.value));
     quota.set_directory(Printable(report.path));

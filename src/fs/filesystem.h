@@ -99,9 +99,7 @@ struct FallocateRequest {
 struct FsSpace {
   uint64_t total_bytes = 0, free_bytes = 0, available_bytes = 0;
   uint64_t inodes_total = 0, inodes_free = 0;
-  bool is_of_quota = false;  // what is left of one: whoever sees its directory may know that
-  // As everybody may see it: bytes that are not of a quota are rounded down to about a thousandth of the whole, so that
-  // no small file shows.
+  // As everybody may see it: bytes are rounded down to about a thousandth of the whole, so that no small file shows.
   FsSpace Rounded() const;
 };
 

@@ -33,7 +33,7 @@ FsSpace FsSpace::Rounded() const {
   const uint64_t unit = std::bit_ceil(std::max<uint64_t>(total_bytes / kUnitsOfADisk, kPageBytes));
   FsSpace rounded = *this;
   for (uint64_t* bytes : {&rounded.total_bytes, &rounded.free_bytes, &rounded.available_bytes}) {
-    if (!is_of_quota) *bytes = AlignDown(*bytes, unit);
+    *bytes = AlignDown(*bytes, unit);
   }
   // They are counted by the same room. Few must not look like none, so their unit is a share of what is left.
   constexpr uint64_t kUnitsOfInodes = 16;

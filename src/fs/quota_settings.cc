@@ -16,6 +16,7 @@ using State = meta::QuotaRecord::State;
 constexpr int kDepthMax = 1 << 20;
 // By then each host has heard of a new quota, and compares quotas in renames.
 constexpr std::chrono::milliseconds kNewsTime{1000};
+constexpr std::chrono::milliseconds kDoneLook{20};
 constexpr uint64_t kRoundedBytes = 64 * kMiB;
 
 Error ChangedElsewhere() {
@@ -190,7 +191,27 @@ QuotaWalk::GoOn QuotaSettings::GoesOnWhile(InodeId directory, State state, const
   };
 }
 
+// Of two hosts that go on with the same, one is told that it was changed elsewhere, and the other has done it.
+Status QuotaSettings::UnlessDone(const Context& context, InodeId directory, std::optional<State> state, Status here) {
+  const Context soon = context.WithTimeout(kNewsTime);
+  while (!here.ok() && here.error().code == ErrorCode::kBusy) {
+    const auto known = at_.quotas.usage().Find(directory);
+    const bool is_done = state ? known && known->record.state == *state : !known;
+    if (is_done) here = at_.rounds.RequestAndWait();
+    if (is_done || !soon.Sleep(kDoneLook)) break;
+  }
+  return here;
+}
+
 Status QuotaSettings::Give(const Context& context, InodeId directory, const Progress& progress) {
+  return UnlessDone(context, directory, State::kOn, GiveHere(context, directory, progress));
+}
+
+Status QuotaSettings::Take(const Context& context, InodeId directory, const Progress& progress) {
+  return UnlessDone(context, directory, {}, TakeHere(context, directory, progress));
+}
+
+Status QuotaSettings::GiveHere(const Context& context, InodeId directory, const Progress& progress) {
   CAIRNFS_RETURN_IF_ERROR(
       QuotaWalk(at_, GoesOnWhile(directory, State::kGiving, progress)).Move(context, directory, directory));
   const auto known = at_.quotas.usage().Find(directory);
@@ -201,7 +222,7 @@ Status QuotaSettings::Give(const Context& context, InodeId directory, const Prog
   return at_.rounds.RequestAndWait();
 }
 
-Status QuotaSettings::Take(const Context& context, InodeId directory, const Progress& progress) {
+Status QuotaSettings::TakeHere(const Context& context, InodeId directory, const Progress& progress) {
   auto known = at_.quotas.usage().Find(directory);
   if (!known) return ChangedElsewhere();
   if (known->record.state != State::kTaking) {
@@ -224,9 +245,10 @@ Status QuotaSettings::TakeOff(const Context& context, InodeId directory, const P
   return Take(context, directory, progress);
 }
 
-std::vector<QuotaReport> QuotaSettings::All(const Context& context) const {
+std::vector<QuotaReport> QuotaSettings::All(const Context& context, size_t count_max) const {
   std::vector<QuotaReport> reports;
   for (const auto& [directory, quota] : at_.quotas.usage().All()) {
+    if (reports.size() == count_max) break;
     reports.push_back({directory, at_.parts.names.PathOfInode(context, directory), quota.record, quota.used});
   }
   return reports;
@@ -251,7 +273,8 @@ Result<std::string> QuotaSettings::Describe(const Caller& caller, InodeId inode)
   return json.dump();
 }
 
-FsSpace QuotaSettings::Bounded(const Context& context, InodeId inode, const FsSpace& space) const {
+FsSpace QuotaSettings::Bounded(const Context& context, InodeId inode, const FsSpace& exact) const {
+  const FsSpace space = exact.Rounded();
   if (!at_.quotas.any()) return space;
   const auto attr = at_.parts.names.GetAttr(context, inode);
   if (!attr.ok() || attr->quota.value == 0) return space;
@@ -261,7 +284,6 @@ FsSpace QuotaSettings::Bounded(const Context& context, InodeId inode, const FsSp
   const uint64_t limit = is_logical ? quota->record.limit.logical : quota->record.limit.unique;
   const uint64_t used = is_logical ? quota->used.logical : AlignDown(quota->used.unique, kRoundedBytes);
   FsSpace bounded = space;
-  bounded.is_of_quota = true;
   bounded.total_bytes = limit;
   bounded.free_bytes = limit - std::min(limit, used);
   bounded.available_bytes = std::min(bounded.free_bytes, space.available_bytes);

@@ -47,11 +47,13 @@ class QuotaSettings {
   // kNotFound: it has none. May be called again after it has failed.
   Status TakeOff(const Context& context, InodeId directory, const Progress& progress);
 
-  std::vector<QuotaReport> All(const Context& context) const;
+  // The first `count_max` of them; the paths of no more are looked for.
+  std::vector<QuotaReport> All(const Context& context, size_t count_max = SIZE_MAX) const;
   // The quota that the inode falls under, as JSON. kNoData: under none.
   Result<std::string> Describe(const Caller& caller, InodeId inode) const;
-  // `space`, as the quota that the inode falls under bounds it.
-  FsSpace Bounded(const Context& context, InodeId inode, const FsSpace& space) const;
+  // `exact`, as everybody may see it, and bounded by the quota that the inode falls under: what is left of that is
+  // exact, as whoever sees its directory may know it, and what is left of the disk never.
+  FsSpace Bounded(const Context& context, InodeId inode, const FsSpace& exact) const;
 
  private:
   Status CheckPlace(const Context& context, InodeId directory) const;
@@ -61,7 +63,12 @@ class QuotaSettings {
   Status SetNew(const Context& context, const QuotaRequest& request, const Progress& progress);
   Status ChangeLimits(const Context& context, const QuotaRequest& request, const Progress& progress);
   Status Give(const Context& context, InodeId directory, const Progress& progress);
+  Status GiveHere(const Context& context, InodeId directory, const Progress& progress);
   Status Take(const Context& context, InodeId directory, const Progress& progress);
+  Status TakeHere(const Context& context, InodeId directory, const Progress& progress);
+  // `here`, unless another host has done it meanwhile: then the directory's quota is in this state, or gone (nullopt).
+  Status UnlessDone(const Context& context, InodeId directory, std::optional<meta::QuotaRecord::State> state,
+                    Status here);
   Status Put(const Context& context, InodeId directory, const std::optional<meta::QuotaRecord>& record,
              uint64_t revision);
   QuotaWalk::GoOn GoesOnWhile(InodeId directory, meta::QuotaRecord::State state, const Progress& progress) const;

@@ -22,7 +22,7 @@ Timestamp TimestampOf(const timespec& time) { return {time.tv_sec, static_cast<u
 
 void ReplySpace(fuse_req_t request, const Result<fs::FsSpace>& space) {
   if (!space.ok()) return ReplyError(request, space.error());
-  const fs::FsSpace told = space->Rounded();
+  const fs::FsSpace& told = *space;
   struct statvfs out {};
   out.f_bsize = kPageBytes;
   out.f_frsize = kPageBytes;

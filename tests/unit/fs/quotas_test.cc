@@ -6,6 +6,7 @@
 #include "fixture.h"
 #include "fs/quota_settings.h"
 #include "fs/scan.h"
+#include "fs/trash.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -37,6 +38,19 @@ class QuotasTest : public ::testing::Test {
     EXPECT_TRUE(world_.Write(file, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(file).ok());
     Close(file);
+  }
+  void KeepTrash() {
+    world_.fs_options.trash_ms = 3'600'000;
+    world_.Remake();
+    run_ = MakeDirectory("run");
+  }
+  Status Unlink(std::string_view name) { return world_.fs->names().Unlink({}, run_, name); }
+  // What was removed last comes back.
+  Status Restore(const std::optional<Names::Place>& place = {}) {
+    const auto page = world_.fs->trash().List({}, {}, "");
+    EXPECT_TRUE(page.ok() && !page->items.empty());
+    const auto restored = world_.fs->names().Restore({}, {}, page->items.back().entry.parts.inode, place);
+    return restored.ok() ? Status() : Status(restored.error());
   }
   void Close(const FileSystem::Created& file) {
     world_.CloseFile(file);
@@ -274,6 +288,71 @@ TEST_F(QuotasTest, WhatWasCutShortIsGoneOnWith) {
   EXPECT_EQ(Set(8 * kSomeBytes).error().code, ErrorCode::kBusy) << "it is being taken off";
   world_.Reopen();
   ASSERT_TRUE(Eventually([&] { return world_.fs->quotas().All({}).empty(); })) << "the next start goes on";
+}
+
+TEST_F(QuotasTest, WhatIsRestoredTakesRoom) {
+  KeepTrash();
+  ASSERT_TRUE(Set(2 * kSomeBytes).ok());
+  Save("a", RandomText(1, 2 * kSomeBytes));
+  ASSERT_TRUE(Unlink("a").ok());
+  Save("b", RandomText(2, kSomeBytes));
+  EXPECT_EQ(Restore().error().code, ErrorCode::kQuotaExceeded);
+  EXPECT_EQ(world_.fs->trash().entries(), 1u);
+  const InodeId outside = MakeDirectory("outside");
+  ASSERT_TRUE(Restore(Names::Place{outside, "a"}).ok()) << "elsewhere it counts for nothing";
+  EXPECT_EQ(world_.fs->names().Lookup({}, outside, "a")->quota, InodeId{});
+  EXPECT_EQ(Used().logical, kSomeBytes);
+  EXPECT_EQ(Used(), Recorded());
+  ASSERT_TRUE(world_.fs->names().Unlink({}, outside, "a").ok());
+  ASSERT_TRUE(Unlink("b").ok());
+  ASSERT_TRUE(Restore().ok() && Restore(Names::Place{run_, "a"}).error().code == ErrorCode::kQuotaExceeded);
+  EXPECT_EQ(Used(), Recorded());
+}
+
+TEST_F(QuotasTest, WhatIsWrittenAfterItWasRestoredCounts) {
+  KeepTrash();
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  auto file = Create("a");
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(1, kSomeBytes)).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  ASSERT_TRUE(Unlink("a").ok());
+  ASSERT_TRUE(world_.Write(file, kSomeBytes, RandomText(2, kSomeBytes)).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_EQ(Used().logical, 0u);
+  ASSERT_TRUE(Restore().ok());
+  EXPECT_EQ(Used().logical, 2 * kSomeBytes);
+  ASSERT_TRUE(world_.Write(file, 2 * kSomeBytes, RandomText(3, kSomeBytes)).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_EQ(Used().logical, 3 * kSomeBytes);
+  EXPECT_EQ(Used(), Recorded());
+  Close(file);
+}
+
+TEST_F(QuotasTest, WhatLiesInTheTrashMeanwhileIsRestoredUnderTheQuotaThatThereIs) {
+  KeepTrash();
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  Save("a", RandomText(1, kSomeBytes));
+  ASSERT_TRUE(Unlink("a").ok());
+  ASSERT_TRUE(TakeOff().ok());
+  ASSERT_TRUE(Restore().ok());
+  EXPECT_EQ(world_.fs->names().Lookup({}, run_, "a")->quota, InodeId{});
+  ASSERT_TRUE(Unlink("a").ok());
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  EXPECT_EQ(Used().logical, 0u);
+  ASSERT_TRUE(Restore().ok());
+  EXPECT_EQ(Used().logical, kSomeBytes);
+  EXPECT_EQ(Used(), Recorded());
+}
+
+// Small steps of what is free on the disk would tell who writes something whether it was there already.
+TEST_F(QuotasTest, DfTellsOfTheDiskInRoundNumbersAlone) {
+  ASSERT_TRUE(Set(uint64_t{2} << 40).ok());
+  FsSpace space{.total_bytes = uint64_t{1} << 40, .free_bytes = uint64_t{1} << 39};
+  space.available_bytes = space.free_bytes += 3 * kPageBytes;
+  const FsSpace told = world_.fs->quotas().Bounded({}, run_, space);
+  EXPECT_EQ(told.total_bytes, uint64_t{2} << 40);
+  EXPECT_EQ(told.available_bytes, uint64_t{1} << 39);
+  EXPECT_EQ(world_.fs->quotas().Bounded({}, kRootInode, space).free_bytes, uint64_t{1} << 39);
 }
 
 TEST_F(QuotasTest, WrongInput) {
