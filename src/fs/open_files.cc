@@ -71,16 +71,13 @@ HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, uin
 Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId parent, std::string_view name,
                                               const meta::CreateParams& params, const OpenFlags& flags) {
   CAIRNFS_RETURN_IF_ERROR(at_.session.Await(context));
-  if (at_.quotas.any()) {
-    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr directory, at_.parts.names.GetAttr(context, parent));
-    CAIRNFS_RETURN_IF_ERROR(at_.quotas.CheckMayCreate(directory.quota));
-  }
   // Another host may find the name, and remove it, before this call has returned: then the file is open already.
   Held held(at_.table);
   FileSystem::Created created;
   meta::CreateParams marked = params;
   uint64_t session = 0;
   marked.also = at_.sharing.MarkCreated(session);
+  marked.may_fall_under = [this](InodeId quota) { return at_.quotas.CheckMayCreate(quota); };
   std::function<void(InodeId)> hold;
   if (marked.also) {
     hold = [&](InodeId id) {

@@ -26,7 +26,7 @@ struct Orphan {
   uint64_t inode_revision = 0;           // 0: the I record is gone already
   bool may_have_level = false;           // a directory, among other hosts
   bool may_have_policy = false;          // a directory
-  bool may_have_quota = false;           // or count for one
+  bool may_count = false;                // for a quota
   std::vector<std::string> keys_beside;  // of its xattrs, its commit and marks
 };
 
@@ -68,7 +68,7 @@ Result<std::optional<Orphan>> LoadOrphan(const Context& context, kv::KvStore& st
     if (loaded->record.nlink > 0) return std::optional<Orphan>();
     orphan.inode_revision = loaded->revision;
     orphan.may_have_level = among_hosts && S_ISDIR(loaded->record.mode);
-    orphan.may_have_quota = loaded->record.quota.value != 0;
+    orphan.may_count = loaded->record.quota.value != 0;
   } else if (loaded.error().code != ErrorCode::kNotFound) {
     return loaded.error();
   }
@@ -137,9 +137,9 @@ Result<size_t> RemoveBatch(const Context& context, kv::KvStore& store, const std
     if (orphan->may_have_level) transaction.Delete(LevelKey(inode));
     if (orphan->may_have_policy) {
       DropPolicy(inode, transaction);
-      transaction.Delete(AtomicKey(inode));
+      transaction.Delete(AtomicKey(inode)).Delete(QuotaKey(inode));
     }
-    if (orphan->may_have_quota) transaction.Delete(UsageKey(inode)).Delete(QuotaKey(inode));
+    if (orphan->may_count) transaction.Delete(UsageKey(inode));
     for (std::string& key : orphan->keys_beside) transaction.Delete(std::move(key));
   }
   if (!transaction.writes.empty()) {
