@@ -13,7 +13,7 @@ constexpr uint8_t kRecordVersion = 1;
 constexpr uint8_t kInodeWithParent = 2;  // record version of what is no directory and names one all the same
 constexpr uint8_t kInodeWithSeal = 3;    // record version of a directory that has one
 constexpr uint8_t kInQuota = 3;          // added to the version of an inode record that names a quota
-constexpr uint8_t kFileVersion = 2;      // 1 had neither unique bytes nor a quota
+constexpr uint8_t kFileInQuota = 2;      // record version of a file that counts for one
 constexpr std::string_view kHeaderMagic = "CairnFS\n";
 constexpr size_t kUuidBytes = 16;
 
@@ -111,16 +111,11 @@ Result<InodeRecord> InodeRecord::Decode(std::string_view value) {
 }
 
 std::string FileRecord::Encode() const {
-  return Encoder()
-      .U8(kFileVersion)
-      .U64(size)
-      .U64(allocated_bytes)
-      .Time(mtime)
-      .Time(ctime)
-      .U64(unique_bytes)
-      .U64(quota.value)
-      .LengthPrefixed(recipe)
-      .Take();
+  const bool counts = quota.value != 0;
+  Encoder encoder;
+  encoder.U8(counts ? kFileInQuota : kRecordVersion).U64(size).U64(allocated_bytes).Time(mtime).Time(ctime);
+  if (counts) encoder.U64(unique_bytes).U64(quota.value);
+  return encoder.LengthPrefixed(recipe).Take();
 }
 
 Result<FileRecord> FileRecord::Decode(std::string_view value) {
@@ -131,12 +126,14 @@ Result<FileRecord> FileRecord::Decode(std::string_view value) {
   record.allocated_bytes = decoder.U64();
   record.mtime = decoder.Time();
   record.ctime = decoder.Time();
-  // Nobody counted what was new of an older one: all of it may have been.
-  record.unique_bytes = version == kFileVersion ? decoder.U64() : record.allocated_bytes;
-  if (version == kFileVersion) record.quota.value = decoder.U64();
+  // Without a quota nobody counts what is new of it: all of it may be.
+  const bool counts = version == kFileInQuota;
+  record.unique_bytes = counts ? decoder.U64() : record.allocated_bytes;
+  if (counts) record.quota.value = decoder.U64();
   record.recipe = decoder.LengthPrefixed();
   if (!decoder.Finished()) return Corrupt("file record", "it is cut short or too long");
-  if (version != kRecordVersion && version != kFileVersion) return Corrupt("file record", "unknown record version");
+  if (version != kRecordVersion && !counts) return Corrupt("file record", "unknown record version");
+  if (counts && record.quota.value == 0) return Corrupt("file record", "it counts for a quota and names none");
   if (record.size > kFileSizeMax) return Corrupt("file record", "its size is past the largest");
   if (record.unique_bytes > record.allocated_bytes) {
     return Corrupt("file record", "more of its bytes were new than it has");

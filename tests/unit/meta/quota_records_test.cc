@@ -62,7 +62,10 @@ TEST(QuotaRecordsTest, OldFileRecordsCountAsNew) {
   EXPECT_EQ(record->unique_bytes, 8u);
   EXPECT_EQ(record->quota, InodeId{});
   EXPECT_EQ(record->recipe, "recipe");
+  EXPECT_EQ(record->Encode()[0], '\1') << "programs that know no quotas read it";
   FileRecord more_than_there_is;
+  more_than_there_is.quota = InodeId{7};
+  EXPECT_TRUE(FileRecord::Decode(more_than_there_is.Encode()).ok());
   more_than_there_is.unique_bytes = 1;
   EXPECT_FALSE(FileRecord::Decode(more_than_there_is.Encode()).ok());
 }
@@ -179,24 +182,51 @@ TEST_F(QuotaNamesTest, WhatLiesInTheTrashCountsNoMore) {
   const auto trash = names_->ListTrash({}, "", 0);
   ASSERT_TRUE(trash.ok());
   ASSERT_EQ(trash->size(), 1u);
-  RestoreParams restore{.entry = trash->front(), .to_parent = other_, .to_name = "file"};
-  EXPECT_EQ(names_->Restore({}, restore).error().code, ErrorCode::kOtherQuota);
-  restore.to_parent = run_;
+  RestoreParams restore{.entry = trash->front(), .to_parent = run_, .to_name = "file"};
   ASSERT_TRUE(names_->Restore({}, restore).ok());
   const auto usage = store_->Get({}, UsageKey(file));
   ASSERT_TRUE(usage.ok() && usage->has_value());
   EXPECT_EQ(UsageRecord::Decode((*usage)->value)->bytes, (QuotaBytes{8, 5}));
+  ASSERT_TRUE(names_->Unlink({}, run_, "file", TrashParams{.keep = std::chrono::hours(1)}).ok());
+  restore = {.entry = names_->ListTrash({}, "", 0)->front(), .to_parent = other_, .to_name = "file"};
+  ASSERT_TRUE(names_->Restore({}, restore).ok());
+  EXPECT_FALSE(Counts(file)) << "it falls under none there";
+  EXPECT_EQ(names_->GetAttr({}, file)->quota, InodeId{});
+  EXPECT_EQ(FileRecord::Decode((*store_->Get({}, FileKey(file)))->value)->quota, InodeId{});
   // A directory that has a quota lies under none itself.
-  ASSERT_TRUE(names_->Unlink({}, run_, "file").ok());
   ASSERT_TRUE(names_->Rmdir({}, kRootInode, "run", TrashParams{.keep = std::chrono::hours(1)}).ok());
   restore = {.entry = names_->ListTrash({}, "", 0)->front(), .to_parent = kRootInode, .to_name = "run"};
   EXPECT_TRUE(names_->Restore({}, restore).ok());
 }
 
+// What lies below it has the number of its quota.
+TEST_F(QuotaNamesTest, ADirectoryOfTheTrashComesBackToWhereItsQuotaIsOrOnceThatIsOff) {
+  kv::Transaction transaction;
+  transaction.Put(QuotaKey(run_), QuotaRecord{}.Encode());
+  ASSERT_TRUE(store_->Commit({}, transaction).ok());
+  const InodeId whole = Make(run_, "whole", S_IFDIR | 0755);
+  Make(whole, "file", S_IFREG | 0644);
+  ASSERT_TRUE(names_->Rmdir({}, run_, "whole", TrashParams{.keep = std::chrono::hours(1), .whole = true}).ok());
+  RestoreParams restore{.entry = names_->ListTrash({}, "", 0)->front(), .to_parent = other_, .to_name = "whole"};
+  EXPECT_EQ(names_->Restore({}, restore).error().code, ErrorCode::kOtherQuota);
+  kv::Transaction off;
+  off.Delete(QuotaKey(run_));
+  ASSERT_TRUE(store_->Commit({}, off).ok());
+  ASSERT_TRUE(names_->Restore({}, restore).ok());
+  EXPECT_EQ(names_->GetAttr({}, whole)->quota, InodeId{});
+  // An empty one goes anywhere.
+  Make(run_, "empty", S_IFDIR | 0755);
+  ASSERT_TRUE(names_->Rmdir({}, run_, "empty", TrashParams{.keep = std::chrono::hours(1)}).ok());
+  restore = {.entry = names_->ListTrash({}, "", 0)->front(), .to_parent = other_, .to_name = "empty"};
+  EXPECT_EQ(names_->Restore({}, restore)->quota, InodeId{});
+}
+
+// Also of one whose record does not name it, as where the command that set it was killed at once.
 TEST_F(QuotaNamesTest, TheQuotaOfARemovedDirectoryGoes) {
   kv::Transaction transaction;
   transaction.Put(QuotaKey(run_), QuotaRecord{}.Encode());
   ASSERT_TRUE(store_->Commit({}, transaction).ok());
+  ASSERT_TRUE(names_->SetQuota({}, run_, {}).ok());
   ASSERT_TRUE(names_->Rmdir({}, kRootInode, "run").ok());
   ASSERT_TRUE(names_->RemoveOrphans({}, {run_}).ok());
   EXPECT_FALSE((*store_->Get({}, QuotaKey(run_))).has_value());
