@@ -10,7 +10,7 @@
 namespace cairnfs::fs {
 namespace {
 
-constexpr size_t kOperationsOfFile = 6;      // compares and writes of one file, beside dead marks
+constexpr size_t kOperationsOfFile = 5;      // compares and writes of one file, beside dead marks and its quota
 constexpr size_t kOperationsOfDeadMark = 2;  // of each
 constexpr size_t kBatchBytesMax = 512 * kKiB;
 
@@ -41,7 +41,7 @@ size_t CountOfBatch(std::span<const PublishItem> items, const kv::KvLimits& limi
   size_t operations = 2, bytes = 0, count = 0;  // the session, the epoch
   for (; count < items.size(); count++) {
     const PublishItem& item = items[count];
-    operations += kOperationsOfFile + kOperationsOfDeadMark * item.clears.size();
+    operations += kOperationsOfFile + (item.usage ? 1 : 0) + kOperationsOfDeadMark * item.clears.size();
     bytes += (item.record ? item.record->recipe.size() : 0) + kPageBytes * (1 + item.clears.size());
     const bool fits = operations <= limits.operations_per_transaction_max - 2 && bytes <= bytes_max;
     if (count > 0 && (!fits || item.session != items.front().session)) break;

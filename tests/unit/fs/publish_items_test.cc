@@ -18,8 +18,10 @@ std::vector<PublishItem> Items(size_t count, size_t recipe_bytes) {
 
 TEST(PublishItems, ABatchHasAsManyFilesAsTheStoreTakes) {
   const kv::KvLimits limits{.operations_per_transaction_max = 128, .transaction_bytes_max = 1 << 20};
-  const auto items = Items(100, 100);
+  auto items = Items(100, 100);
   EXPECT_EQ(CountOfBatch(items, limits), 24u);  // (128 - 2 - 2) / 5
+  for (PublishItem& item : items) item.usage = kv::KvWrite{meta::UsageKey(InodeId{9}), std::nullopt};
+  EXPECT_EQ(CountOfBatch(items, limits), 20u) << "those that count for a quota write one key more";
 }
 
 TEST(PublishItems, DeadMarksCountToo) {
