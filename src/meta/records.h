@@ -46,8 +46,8 @@ struct InodeRecord {
   std::string symlink_target;  // symbolic links only
   SealState seal = SealState::kNone;  // directories only
   uint64_t seal_mark = 0;             // of one that is being sealed: Namespace::MarkSealing
-  InodeId quota;               // the directory whose quota it falls under (quota_records.h); 0: none. Directories and
-                               // regular files only
+  InodeId quota;  // the directory whose quota it falls under (quota_records.h); 0: none. Directories and
+                  // regular files only
 
   std::string Encode() const;
   static Result<InodeRecord> Decode(std::string_view value);

@@ -83,6 +83,11 @@ TEST(QuotaRecordsTest, InodesNameTheirQuota) {
   }
   record.mode = S_IFIFO | 0644;
   EXPECT_FALSE(InodeRecord::Decode(record.Encode()).ok()) << "only files and directories";
+  record.mode = S_IFDIR | 0755;
+  record.seal = SealState::kSealed;
+  const auto sealed = InodeRecord::Decode(record.Encode());
+  ASSERT_TRUE(sealed.ok());
+  EXPECT_TRUE(sealed->seal == SealState::kSealed && sealed->quota == InodeId{7});
 }
 
 class QuotaNamesTest : public ::testing::Test {
