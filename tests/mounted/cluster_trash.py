@@ -15,7 +15,7 @@ from cluster import Cluster, wait_until
 from cluster_world import MIB, OPTIONS, World, read, stores_of, write
 
 DISK_BYTES = 320 * MIB
-CLEARED_AT_ONCE = 32  # names by one transaction
+CLEARED_AT_ONCE = 24  # names by one transaction
 
 
 def trash(host, word="ls", *words):

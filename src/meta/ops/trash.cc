@@ -18,8 +18,8 @@ Failpoint doomed("meta.trash_doomed", Failpoint::Kind::kKill);
 Failpoint cleared("meta.trash_cleared", Failpoint::Kind::kKill);
 Failpoint restored("meta.trash_restored", Failpoint::Kind::kKill);
 
-// Each takes two compares and three writes, and etcd takes 127 in one request.
-constexpr size_t kClearedAtOnce = 32;
+// Each takes two compares, and four writes where it counts for a quota; etcd takes 127 of either in one request.
+constexpr size_t kClearedAtOnce = 24;
 
 // Of one inode alone: others can be removed yet.
 bool IsOfRecord(const Error& error) { return error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kNotFound; }
