@@ -1,5 +1,5 @@
 """A run whose histories have, beside what stays and what goes (run_history.py), all else that is done with checkpoints:
-deferred commits, the trash, seals, a file that appears whole, `cairnfs latest` and `cairnfs watch`."""
+deferred commits, the trash, seals, quotas, a file that appears whole, `cairnfs latest` and `cairnfs watch`."""
 
 import contextlib
 import errno
@@ -27,7 +27,7 @@ class FullRun(Run):
 
     def __init__(self, world, hosts, name):
         self.under_way, self.whole, self.rewriting = {}, None, None
-        self.watched, self.watcher = None, None
+        self.watched, self.watcher, self.has_quota = None, None, False
         super().__init__(world, hosts, name)
 
     def may_be_there(self):
@@ -118,6 +118,43 @@ class FullRun(Run):
         host = self.any_host()
         host.cairnfs("unseal", self.path(name, host))
         self.checkpoints[name].sealed = False
+
+    # Quotas.
+
+    def set_quota(self):
+        """So large that nothing is refused; what counts is compared in the end."""
+        # All hosts have to hear of it, and what is being rewritten counts only once that is done again.
+        if self.cut_off or self.rewriting:
+            return
+        host = self.any_host()
+        host.cairnfs("quota", "set", self.path("", host), "--logical", "1T")
+        self.has_quota = True
+
+    def empty_trash(self):
+        """Of what this run's policy removed: that counts until then."""
+        host = self.any_host()
+        for entry in json.loads(host.cairnfs("trash", "ls", host.mount_point, "--json"))["entries"]:
+            if os.path.dirname(entry["path"]) == self.name and entry["type"] == "directory":
+                host.cairnfs("trash", "empty", host.mount_point, "--id", str(entry["id"]))
+
+    def check_quota(self):
+        def used():
+            host = self.any_host()
+            told = json.loads(host.cairnfs("quota", "show", self.path("", host), "--json"))
+            return told["logical_used_bytes"]
+
+        def there():
+            sizes = {}  # by inode; no file has holes
+            for folder, _, files in os.walk(self.path("")):
+                for name in files:
+                    info = os.lstat(f"{folder}/{name}")
+                    sizes[info.st_ino] = info.st_size
+            return sum(sizes.values())
+
+        def is_what_is_there():
+            self.empty_trash()  # the policy may go on removing
+            return used() == there()
+        wait_until(is_what_is_there, seconds=60, what=f"what counts is what is there: {self}")
 
     # What is found, and what is told.
 
@@ -218,9 +255,11 @@ class FullRun(Run):
         self.check_whole_file()
         if self.watched:
             self.check_watched()
+        if self.has_quota:
+            self.check_quota()
         for name, one in self.checkpoints.items():
             if one.sealed:
                 self.unseal(name)
 
-    OPS = (*Run.OPS, begin_commit, begin_commit, end_commit, restore, restore, seal, unseal, find_latest, begin_rewrite, begin_rewrite,
-           end_rewrite)
+    OPS = (*Run.OPS, begin_commit, begin_commit, end_commit, restore, restore, seal, unseal, set_quota, find_latest,
+           begin_rewrite, begin_rewrite, end_rewrite)
