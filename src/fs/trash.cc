@@ -222,24 +222,29 @@ Status Trash::ClearOne(const Context& context, InodeId directory, Emptied& clear
 }
 
 Status Trash::Clear(const Context& context, Emptied& cleared) {
-  std::set<InodeId> damaged;  // they stay, and hold up no other
+  std::set<InodeId> left;  // they stay, and hold up no other
+  Status failed;
   for (;;) {
     has_doomed_ = false;  // unless more comes from here on
-    auto doomed = at_.names.ListDoomed(context, kDoomedPerPage + damaged.size());
+    auto doomed = at_.names.ListDoomed(context, kDoomedPerPage + left.size());
     if (!doomed.ok()) {
       has_doomed_ = true;
       return doomed.error();
     }
-    std::erase_if(*doomed, [&](InodeId directory) { return damaged.contains(directory); });
-    if (doomed->empty()) return {};
+    std::erase_if(*doomed, [&](InodeId directory) { return left.contains(directory); });
+    if (doomed->empty()) {
+      if (!failed.ok()) has_doomed_ = true;
+      return failed;
+    }
     has_doomed_ = true;
     for (const InodeId directory : *doomed) {
       const Status done = ClearOne(context, directory, cleared);
       if (done.ok()) continue;
       const ErrorCode why = done.error().code;
-      if (why != ErrorCode::kCorrupt && why != ErrorCode::kNotFound) return done;
-      damaged.insert(directory);
-      spdlog::error("a removed directory stays in the trash: {}", done.error().message);
+      if (context.Expired() || why == ErrorCode::kUnavailable || why == ErrorCode::kFailed) return done;
+      if (why != ErrorCode::kCorrupt && why != ErrorCode::kNotFound && failed.ok()) failed = done;
+      left.insert(directory);
+      spdlog::error("a removed directory stays in the trash: inode {}: {}", directory.value, done.error().message);
     }
   }
 }

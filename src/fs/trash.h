@@ -102,9 +102,9 @@ class Trash {
   void Wake();
   // Adds to `doomed`, also where it fails.
   Status Doom(const Context& context, const std::vector<meta::TrashEntry>& entries, Emptied& doomed);
-  // Removes what lies below doomed directories, until there are none. Adds what goes to `cleared`, also where it fails.
-  // kInterrupted: not all, as the context has expired or it took long: whoever has a working directory there may
-  // go on making some.
+  // Removes what lies below doomed directories, until there are none, or those that are left fail: the first error
+  // then, unless they are damaged. Adds what goes to `cleared`, also where it fails. kInterrupted: not all, as the
+  // context has expired or it took long: whoever has a working directory there may go on making some.
   Status Clear(const Context& context, Emptied& cleared) REQUIRES_LOCK(clearing_);
   Status ClearOne(const Context& context, InodeId directory, Emptied& cleared);
   Status ClearInBackground(const Context& context) EXCLUDES_LOCK(clearing_);

@@ -2,6 +2,7 @@
 #include "cluster_fixture.h"
 #include "fs/quota_settings.h"
 #include "fs/trash.h"
+#include "retention/values.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -97,6 +98,29 @@ TEST_F(ClusterQuotasTest, HostsThatWriteAtOnceStopAtTheLimit) {
   EXPECT_GE(of_first + accepted, kLimit / 100 * 99);
   EXPECT_TRUE(host(0).CloseFile(first).ok());
   EXPECT_TRUE(host(1).CloseFile(second).ok());
+}
+
+// One that cannot go holds up no other.
+TEST_F(ClusterQuotasTest, ADirectoryThatCannotBeEmptiedHoldsUpNoOther) {
+  std::vector<InodeId> steps;
+  for (const std::string name : {"a", "b"}) {
+    const std::string going = retention::GoingName("abcdefghijklmno" + name, name);
+    steps.push_back(host(0).MakeDirectory(going, run_));
+    host(0).Put("file", TextOf(1, 16 * kKiB), steps.back());
+    ASSERT_TRUE(host(0).fs->names().Rmdir({}, run_, going).ok());
+  }
+  host(0).gate->refuse = [&](const kv::Transaction& transaction) -> std::optional<Error> {
+    const std::string file = meta::DentryKey(steps[0], "file");
+    for (const kv::KvWrite& write : transaction.writes) {
+      if (write.key == file) return MakeError(ErrorCode::kTooLarge, "the test refuses it");
+    }
+    return {};
+  };
+  EXPECT_TRUE(host(0).fs->trash().EmptyOldest());
+  EXPECT_TRUE(Eventually([&] { return !HasKey(meta::DentryKey(steps[1], "file")); }));
+  EXPECT_TRUE(HasKey(meta::DentryKey(steps[0], "file")));
+  host(0).fs->trash().Stop();
+  host(0).gate->refuse = nullptr;
 }
 
 }  // namespace

@@ -233,6 +233,20 @@ TEST_F(TrashTest, ADirectoryThatIsMovedOutOfADoomedOneStays) {
   EXPECT_EQ(names().Lookup({}, kRootInode, "saved")->inode, below_);
 }
 
+// Each of these takes the most writes that there are.
+TEST_F(TrashTest, ManyFilesOfAQuotaGoInRequestsThatEtcdTakes) {
+  const InodeId top = MakeDirectory(kRootInode, "top");
+  ASSERT_TRUE(names().SetQuota({}, top, top).ok());
+  for (int i = 0; i < 70; i++) MakeFile(top, "file" + std::to_string(i));
+  TrashParams whole = kTrash;
+  whole.whole = true;
+  ASSERT_TRUE(names().Rmdir({}, kRootInode, "top", whole).ok());
+  const TrashEntry entry = Only();
+  ASSERT_TRUE(names().Doom({}, std::span(&entry, 1)).ok());
+  store_->limits_.operations_per_transaction_max = 127;
+  EXPECT_EQ(ClearAll(), 71u);
+}
+
 TEST_F(TrashTest, AttributesComeWithTheName) {
   RemoveFile("file");
   const auto restored = names().Restore(
