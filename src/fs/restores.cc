@@ -62,8 +62,8 @@ void Names::FollowQuota(const Context& context, const meta::Attr& restored, Inod
   Status followed;
   if (S_ISDIR(restored.mode)) {
     if (restored.quota != quota_before) followed = walk.Move(context, restored.inode, restored.quota);
-  } else if (const InodePtr inode = at_.table.Find(restored.inode)) {
-    inode->in_trash = false;
+  } else if (S_ISREG(restored.mode) && (!at_.parts.cluster || at_.table.Find(restored.inode))) {
+    // Among several hosts the transaction has moved what is published.
     followed =
         Await([&](Done<void> done) { walk.MoveContent(context, restored.inode, restored.quota, std::move(done)); });
   }
@@ -80,7 +80,10 @@ Status Names::RestoreAdmitted(const Context& context, const meta::RestoreParams&
     CAIRNFS_ASSIGN_OR_RETURN(restored, at_.parts.names.Restore(context, params));
     at_.trash.NoteRestored(params.entry);
     at_.atomic_rules.NoteMoved();
-    if (const InodePtr inode = at_.table.Find(restored.inode)) inode->directory = params.to_parent.value;
+    if (const InodePtr inode = at_.table.Find(restored.inode)) {
+      inode->directory = params.to_parent.value;
+      inode->in_trash = false;
+    }
   }
   FollowQuota(context, restored, before.quota);
   {

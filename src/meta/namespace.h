@@ -321,8 +321,8 @@ class Namespace {
   Result<uint64_t> SumAllocated(const Context& context, const std::vector<InodeId>& files, size_t records_per_read);
   // Gives the entry's inode a name again. kNotFound: it is not in the trash any more, or the directory is removed.
   // kAlreadyExists: the name is taken. kInvalidArgument: into itself. It falls under the quota of its new directory,
-  // and a file counts for it; what a directory holds is left alone. kOtherQuota: a directory that is not empty and lay
-  // under another quota, or under none.
+  // and a file counts for it (where the store is not remote: once its caller has published it anew); what a directory
+  // holds is left alone. kOtherQuota: a directory that is not empty and lay under another quota, or under none.
   Result<Attr> Restore(const Context& context, const RestoreParams& params);
   // Takes the entries out of the trash for good, in one transaction: nobody can restore them from then on. Files become
   // orphans; directories are doomed. Those that are there no more, or have a damaged inode, are passed over.

@@ -58,13 +58,15 @@ Status CheckQuota(const Context& context, kv::KvStore& store, InodeId id, InodeR
   return {};
 }
 
-// What is restored falls under the quota of its directory from then on, and a file counts for it.
-Status MoveUnderQuota(const Context& context, kv::KvStore& store, InodeId id, InodeRecord& inode,
-                      const InodeRecord& directory, kv::Transaction& transaction) {
+// What is restored falls under the quota of its directory from then on, and a file counts for it. On a host alone only
+// rounds write what a file has: they do so late, below what was written meanwhile, which hides it.
+Status MoveUnderQuota(const Context& context, kv::KvStore& store, const NamespaceOptions& options, InodeId id,
+                      InodeRecord& inode, const InodeRecord& directory, kv::Transaction& transaction) {
   if (IsDirectory(inode)) return CheckQuota(context, store, id, inode, directory, transaction);
   const bool counts = inode.quota.value != 0 || directory.quota.value != 0;
   if (!IsRegular(inode) || !counts) return {};
   inode.quota = directory.quota;
+  if (!options.remote) return {};
   CAIRNFS_ASSIGN_OR_RETURN(const auto entry, store.Get(context, FileKey(id)));
   FileRecord record;  // of one that was never published, so that each host that has it open finds another record
   record.mtime = inode.mtime;
@@ -156,7 +158,7 @@ Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& par
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {params.to_parent}));
     kv::Transaction transaction;
     transaction.IfRevision(SealsKey(), seals);
-    CAIRNFS_RETURN_IF_ERROR(MoveUnderQuota(context, store_, id, inode.record, directory.record, transaction));
+    CAIRNFS_RETURN_IF_ERROR(MoveUnderQuota(context, store_, options_, id, inode.record, directory.record, transaction));
     {
       DirectoryTimesLock lock(directory_times_stripes_, options_, params.to_parent);
       BuildRestore(params, directory, inode, TimeFor(params.to_parent), transaction);

@@ -101,6 +101,9 @@ class QuotaNamesTest : public ::testing::Test {
     EXPECT_TRUE(names_->Format({}, header, 0, 0).ok());
     run_ = Make(kRootInode, "run", S_IFDIR | 0755);
     other_ = Make(kRootInode, "other", S_IFDIR | 0755);
+    kv::Transaction transaction;
+    transaction.Put(QuotaKey(run_), QuotaRecord{}.Encode());
+    EXPECT_TRUE(store_->Commit({}, transaction).ok());
     EXPECT_TRUE(names_->SetQuota({}, run_, run_).ok());
     names_->SetHasQuotas(true);
   }
@@ -121,6 +124,12 @@ class QuotaNamesTest : public ::testing::Test {
     params.mode = mode;
     auto renamed = names_->Rename({}, params);
     return renamed.ok() ? ErrorCode{} : renamed.error().code;
+  }
+  // And leaves its number in what lies below it.
+  void RemoveQuota() {
+    kv::Transaction transaction;
+    transaction.Delete(QuotaKey(run_));
+    EXPECT_TRUE(store_->Commit({}, transaction).ok());
   }
   bool Counts(InodeId inode) { return (*store_->Get({}, UsageKey(inode))).has_value(); }
   void Count(InodeId inode) {
@@ -188,13 +197,16 @@ TEST_F(QuotaNamesTest, WhatLiesInTheTrashCountsNoMore) {
   ASSERT_TRUE(trash.ok());
   ASSERT_EQ(trash->size(), 1u);
   RestoreParams restore{.entry = trash->front(), .to_parent = run_, .to_name = "file"};
-  ASSERT_TRUE(names_->Restore({}, restore).ok());
+  NamespaceOptions options;
+  options.remote = true;
+  Namespace among_hosts(*store_, nullptr, options);
+  ASSERT_TRUE(among_hosts.Restore({}, restore).ok());
   const auto usage = store_->Get({}, UsageKey(file));
   ASSERT_TRUE(usage.ok() && usage->has_value());
   EXPECT_EQ(UsageRecord::Decode((*usage)->value)->bytes, (QuotaBytes{8, 5}));
   ASSERT_TRUE(names_->Unlink({}, run_, "file", TrashParams{.keep = std::chrono::hours(1)}).ok());
   restore = {.entry = names_->ListTrash({}, "", 0)->front(), .to_parent = other_, .to_name = "file"};
-  ASSERT_TRUE(names_->Restore({}, restore).ok());
+  ASSERT_TRUE(among_hosts.Restore({}, restore).ok());
   EXPECT_FALSE(Counts(file)) << "it falls under none there";
   EXPECT_EQ(names_->GetAttr({}, file)->quota, InodeId{});
   EXPECT_EQ(FileRecord::Decode((*store_->Get({}, FileKey(file)))->value)->quota, InodeId{});
@@ -204,19 +216,29 @@ TEST_F(QuotaNamesTest, WhatLiesInTheTrashCountsNoMore) {
   EXPECT_TRUE(names_->Restore({}, restore).ok());
 }
 
+// What a round publishes late lies below what was committed meanwhile.
+TEST_F(QuotaNamesTest, WhatARoundPublishesAfterARestoreIsSeen) {
+  const InodeId file = Make(run_, "file", S_IFREG | 0644);
+  store_->BeginFrozen();
+  ASSERT_TRUE(names_->Unlink({}, run_, "file", TrashParams{.keep = std::chrono::hours(1)}).ok());
+  const RestoreParams restore{.entry = names_->ListTrash({}, "", 0)->front(), .to_parent = run_, .to_name = "file"};
+  ASSERT_TRUE(names_->Restore({}, restore).ok());
+  FileRecord content;
+  content.size = content.allocated_bytes = content.unique_bytes = 8;
+  content.quota = run_;
+  store_->CommitLate({{FileKey(file), content.Encode(), 0}});
+  ASSERT_TRUE(store_->FlushFrozen().ok());
+  EXPECT_EQ(FileRecord::Decode((*store_->Get({}, FileKey(file)))->value)->size, 8u);
+}
+
 // What lies below it has the number of its quota.
 TEST_F(QuotaNamesTest, ADirectoryOfTheTrashComesBackToWhereItsQuotaIsOrOnceThatIsOff) {
-  kv::Transaction transaction;
-  transaction.Put(QuotaKey(run_), QuotaRecord{}.Encode());
-  ASSERT_TRUE(store_->Commit({}, transaction).ok());
   const InodeId whole = Make(run_, "whole", S_IFDIR | 0755);
   Make(whole, "file", S_IFREG | 0644);
   ASSERT_TRUE(names_->Rmdir({}, run_, "whole", TrashParams{.keep = std::chrono::hours(1), .whole = true}).ok());
   RestoreParams restore{.entry = names_->ListTrash({}, "", 0)->front(), .to_parent = other_, .to_name = "whole"};
   EXPECT_EQ(names_->Restore({}, restore).error().code, ErrorCode::kOtherQuota);
-  kv::Transaction off;
-  off.Delete(QuotaKey(run_));
-  ASSERT_TRUE(store_->Commit({}, off).ok());
+  RemoveQuota();
   ASSERT_TRUE(names_->Restore({}, restore).ok());
   EXPECT_EQ(names_->GetAttr({}, whole)->quota, InodeId{});
   // An empty one goes anywhere.
@@ -228,9 +250,6 @@ TEST_F(QuotaNamesTest, ADirectoryOfTheTrashComesBackToWhereItsQuotaIsOrOnceThatI
 
 // Also of one whose record does not name it, as where the command that set it was killed at once.
 TEST_F(QuotaNamesTest, TheQuotaOfARemovedDirectoryGoes) {
-  kv::Transaction transaction;
-  transaction.Put(QuotaKey(run_), QuotaRecord{}.Encode());
-  ASSERT_TRUE(store_->Commit({}, transaction).ok());
   ASSERT_TRUE(names_->SetQuota({}, run_, {}).ok());
   ASSERT_TRUE(names_->Rmdir({}, kRootInode, "run").ok());
   ASSERT_TRUE(names_->RemoveOrphans({}, {run_}).ok());
