@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace cairnfs::fs {
 namespace {
 
@@ -18,6 +20,9 @@ Status UnlessGone(Status status) {
   const bool is_gone = code == ErrorCode::kNotFound || code == ErrorCode::kStale || code == ErrorCode::kNotDirectory;
   return is_gone ? Status() : status;
 }
+
+// Of one file, and the same when it is tried again.
+bool IsOfContent(const Error& error) { return error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kIo; }
 
 }  // namespace
 
@@ -77,9 +82,10 @@ Status QuotaWalk::AddFiles(const Context& context, const std::vector<Child>& fil
                            "more than " + std::to_string(kLinkedMax) + " files below the directory have several names");
         }
         if (entry == nullptr || !counts) return {};
-        CAIRNFS_ASSIGN_OR_RETURN(const meta::FileRecord record, meta::FileRecord::Decode(entry->value));
-        sums.survey.used.logical += record.allocated_bytes;
-        sums.survey.used.unique += record.unique_bytes;
+        const auto record = meta::FileRecord::Decode(entry->value);
+        if (!record.ok()) return record.error().WithContext("inode " + std::to_string(file.inode.value));
+        sums.survey.used.logical += record->allocated_bytes;
+        sums.survey.used.unique += record->unique_bytes;
         return {};
       });
 }
@@ -115,8 +121,8 @@ void QuotaWalk::MoveContent(const Context& context, InodeId id, InodeId quota, D
   Caller caller;
   caller.context = context;
   FileChange change{.inode = inode, .apply = std::move(apply), .publishes = true, .caller = std::move(caller)};
-  at_.sharing.Change(std::move(change), [this, inode, done = std::move(done)](const Status& status) {
-    at_.table.Unhold(inode);
+  at_.sharing.Change(std::move(change), [&table = at_.table, inode, done = std::move(done)](const Status& status) {
+    table.Unhold(inode);
     done(UnlessGone(status));
   });
 }
@@ -129,26 +135,38 @@ Status QuotaWalk::MoveFiles(const Context& context, const std::vector<Child>& fi
     CondVar changed;
     size_t count GUARDED_BY(mutex) = 0;
     Status status GUARDED_BY(mutex);
+    Unread unread GUARDED_BY(mutex);
   };
   auto waiting = std::make_shared<Waiting>();
+  Status status;
   for (const Child& file : files) {
-    if (quota.value != 0) CAIRNFS_RETURN_IF_ERROR(SetRecord(context, file.inode, quota));
+    if (quota.value != 0) status = SetRecord(context, file.inode, quota);
+    if (!status.ok()) break;  // those before it are under way still
     {
       MutexLock lock(waiting->mutex);
       waiting->count++;
     }
-    MoveContent(context, file.inode, quota, [waiting](const Status& status) {
+    MoveContent(context, file.inode, quota, [waiting, inode = file.inode](const Status& moved) {
       MutexLock lock(waiting->mutex);
       waiting->count--;
-      if (waiting->status.ok()) waiting->status = status;
       waiting->changed.NotifyAll();
+      if (moved.ok()) return;
+      const Error why = moved.error().WithContext("inode " + std::to_string(inode.value));
+      if (!IsOfContent(why)) {
+        if (waiting->status.ok()) waiting->status = why;
+      } else if (waiting->unread.count++ == 0) {
+        waiting->unread.first = why;
+      }
     });
   }
   {
     MutexLock lock(waiting->mutex);
     while (waiting->count > 0) waiting->changed.Wait(waiting->mutex);
-    CAIRNFS_RETURN_IF_ERROR(waiting->status);
+    if (status.ok()) status = waiting->status;
+    unread_.count += waiting->unread.count;
+    if (!unread_.first) unread_.first = waiting->unread.first;
   }
+  CAIRNFS_RETURN_IF_ERROR(status);
   CAIRNFS_RETURN_IF_ERROR(files.empty() ? Status() : at_.rounds.RequestAndWait());
   for (const Child& file : files) {
     if (quota.value == 0) CAIRNFS_RETURN_IF_ERROR(SetRecord(context, file.inode, quota));
@@ -170,6 +188,17 @@ Status QuotaWalk::Move(const Context& context, InodeId directory, InodeId quota)
     CAIRNFS_RETURN_IF_ERROR(Visit(context, next, directories,
                                   [&](const std::vector<Child>& files) { return MoveFiles(context, files, quota); }));
   }
+  return TellUnread(directory, quota);
+}
+
+Status QuotaWalk::TellUnread(InodeId directory, InodeId quota) const {
+  if (unread_.count == 0) return {};
+  const std::string count = std::to_string(unread_.count);
+  if (quota.value != 0) {
+    return unread_.first->WithContext(count + " files cannot be read and do not count: remove them, and set it again");
+  }
+  spdlog::warn("{} files below inode {}, which has a quota no more, cannot be read; the first: {}", count,
+               directory.value, unread_.first->message);
   return {};
 }
 

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,8 @@ class QuotaWalk {
   Result<Survey> Look(const Context& context, InodeId directory);
   // `quota`: 0 takes it all from the one that it falls under. May be called again after it has failed.
   // kInvalidArgument: a directory below that has a quota of its own, which can only have come there meanwhile; where it
-  // is taken all the same, that is left alone.
+  // is taken all the same, that is left alone. A file whose content cannot be read holds up no other: it is told at the
+  // end; where it is taken, it counts for the quota that it had, and the walk does not fail.
   Status Move(const Context& context, InodeId directory, InodeId quota);
   // Has the content of a file count for the quota. Calls `done` perhaps on another thread, and before this is
   // destroyed.
@@ -56,10 +58,16 @@ class QuotaWalk {
   Status AddFiles(const Context& context, const std::vector<Child>& files, Sums& sums);
   Status MoveFiles(const Context& context, const std::vector<Child>& files, InodeId quota);
   Status SetRecord(const Context& context, InodeId inode, InodeId quota);
+  struct Unread {  // files whose content cannot be read
+    uint64_t count = 0;
+    std::optional<Error> first;
+  };
+  Status TellUnread(InodeId directory, InodeId quota) const;
 
   const Services& at_;
   const GoOn go_on_;
   uint64_t count_ = 0;
+  Unread unread_;
 };
 
 }  // namespace cairnfs::fs

@@ -100,6 +100,31 @@ TEST_F(ClusterQuotasTest, HostsThatWriteAtOnceStopAtTheLimit) {
   EXPECT_TRUE(host(1).CloseFile(second).ok());
 }
 
+// Files before it are under way then.
+TEST_F(ClusterQuotasTest, AWalkThatFailsAwaitsWhatItBegan) {
+  const InodeId other = host(0).MakeDirectory("other");
+  for (int i = 0; i < 8; i++) host(0).Put("file" + std::to_string(i), TextOf(1, 16 * kKiB), other);
+  std::atomic<int> moved{0};
+  host(0).gate->refuse = [&](const kv::Transaction& transaction) -> std::optional<Error> {
+    const bool moves = transaction.may_lengthen && transaction.writes.size() == 1 &&
+                       transaction.writes[0].key != meta::InodeKey(other) &&
+                       meta::InodeOfKey(transaction.writes[0].key);
+    if (!moves || ++moved < 4) return {};
+    return MakeError(ErrorCode::kIo, "the test refuses it");
+  };
+  const auto set = [&] {
+    return host(0).fs->quotas().Set({}, {.directory = other, .logical_bytes = kLimit}, [](uint64_t) { return true; });
+  };
+  EXPECT_EQ(set().error().code, ErrorCode::kIo);
+  EXPECT_EQ(moved, 4);
+  host(0).gate->refuse = nullptr;
+  ASSERT_TRUE(set().ok());
+  for (const auto& report : host(0).fs->quotas().All({})) {
+    if (report.directory != other) continue;
+    EXPECT_EQ(report.used.logical, 8 * 16 * kKiB);
+  }
+}
+
 // One that cannot go holds up no other.
 TEST_F(ClusterQuotasTest, ADirectoryThatCannotBeEmptiedHoldsUpNoOther) {
   std::vector<InodeId> steps;

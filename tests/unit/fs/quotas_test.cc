@@ -39,6 +39,18 @@ class QuotasTest : public ::testing::Test {
     EXPECT_TRUE(world_.Fsync(file).ok());
     Close(file);
   }
+  // Of one that nobody has open. Returns its record.
+  std::string DamageContentOf(InodeId file) {
+    const std::string key = meta::FileKey(file);
+    const std::string record = (*world_.kv->Get({}, key))->value;
+    Put(key, record.substr(0, record.size() / 2));
+    return record;
+  }
+  void Put(const std::string& key, const std::string& value) {
+    kv::Transaction transaction;
+    transaction.Put(key, value);
+    EXPECT_TRUE(world_.kv->Commit({}, transaction).ok());
+  }
   void KeepTrash() {
     world_.fs_options.trash_ms = 3'600'000;
     world_.Remake();
@@ -288,6 +300,36 @@ TEST_F(QuotasTest, WhatWasCutShortIsGoneOnWith) {
   EXPECT_EQ(Set(8 * kSomeBytes).error().code, ErrorCode::kBusy) << "it is being taken off";
   world_.Reopen();
   ASSERT_TRUE(Eventually([&] { return world_.fs->quotas().All({}).empty(); })) << "the next start goes on";
+}
+
+TEST_F(QuotasTest, AFileThatCannotBeReadHoldsUpNoOther) {
+  for (const char* name : {"a", "b", "c"}) Save(name, RandomText(name[0], kSomeBytes));
+  const InodeId damaged = world_.names->Lookup({}, run_, "a")->inode;
+  std::string record = DamageContentOf(damaged);
+  const std::string its_name = "inode " + std::to_string(damaged.value);
+  const Status refused = Set(4 * kSomeBytes);
+  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(refused.error().message.find(its_name), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(world_.fs->quotas().All({}).empty()) << "it is told before anything is done";
+
+  meta::QuotaRecord begun;  // as one that was damaged since
+  begun.state = meta::QuotaRecord::State::kGiving;
+  Put(meta::QuotaKey(run_), begun.Encode());
+  const Status told = Set(4 * kSomeBytes);
+  EXPECT_EQ(told.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(told.error().message.find(its_name), std::string::npos) << told.error().message;
+  EXPECT_EQ(Used().logical, 2 * kSomeBytes);
+  EXPECT_EQ(world_.fs->quotas().All({})[0].record.state, begun.state);
+  Put(meta::FileKey(damaged), record);
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  EXPECT_EQ(Used().logical, 3 * kSomeBytes);
+
+  record = DamageContentOf(damaged);
+  ASSERT_TRUE(TakeOff().ok()) << "that always ends";
+  EXPECT_TRUE(world_.fs->quotas().All({}).empty());
+  EXPECT_EQ(meta::InodeRecord::Decode((*world_.kv->Get({}, meta::InodeKey(damaged)))->value)->quota, InodeId{});
+  EXPECT_EQ(Recorded(), meta::QuotaBytes{});
+  Put(meta::FileKey(damaged), record);
 }
 
 TEST_F(QuotasTest, WhatIsRestoredTakesRoom) {
