@@ -159,8 +159,15 @@ Result<bool> IsEmptyDirectory(const Context& context, kv::KvStore& store, InodeI
   return range.entries.empty();
 }
 
-Error InOtherQuota() {
-  return MakeError(ErrorCode::kOtherQuota, "it would go from one quota into another, or under none: copy it there");
+Status CheckSameQuota(const Context& context, kv::KvStore& store, InodeId one, InodeId other) {
+  if (one == other) return {};
+  for (const InodeId quota : {one, other}) {
+    if (quota.value == 0) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto found, store.Get(context, QuotaKey(quota)));
+    if (!found) continue;
+    return MakeError(ErrorCode::kOtherQuota, "it would go from one quota into another, or under none: copy it there");
+  }
+  return {};
 }
 
 void AddDirectoryEmptyCompare(kv::Transaction& transaction, InodeId directory) {

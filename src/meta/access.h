@@ -47,7 +47,8 @@ Status ValidateName(std::string_view name);
 
 Status ValidateXattrName(std::string_view name, const NamespaceOptions& options);  // kRange
 Error NoXattr(InodeId inode, std::string_view name);                               // kNoData
-Error InOtherQuota();                                                              // kOtherQuota
+// kOtherQuota. A number whose quota is gone is none: a walk that was cut short may have left it.
+Status CheckSameQuota(const Context& context, kv::KvStore& store, InodeId one, InodeId other);
 
 Result<std::optional<Versioned<DentryRecord>>> FindDentry(const Context& context, kv::KvStore& store, InodeId parent,
                                                           std::string_view name);

@@ -24,7 +24,9 @@ Result<Attr> Namespace::Link(const Context& context, InodeId inode, InodeId new_
       return MakeError(ErrorCode::kTooManyLinks,
                        Describe(inode) + " has " + std::to_string(record.nlink) + " links, as many as there may be");
     }
-    if (IsRegular(record) && record.quota != directory.record.quota) return InOtherQuota();
+    if (IsRegular(record)) {
+      CAIRNFS_RETURN_IF_ERROR(CheckSameQuota(context, store, record.quota, directory.record.quota));
+    }
     CAIRNFS_ASSIGN_OR_RETURN(const uint64_t seals, CheckUnsealed(context, attempt, {new_parent, inode}));
     DirectoryTimesLock lock(directory_times_stripes_, options_, new_parent);
     const Timestamp now = TimeFor(new_parent);

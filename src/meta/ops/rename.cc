@@ -171,7 +171,7 @@ Status CompareQuotas(const Context& context, kv::KvStore& store, const RenamePar
                      Plan& plan) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto from, LoadInode(context, store, params.from_parent));
   plan.from_parent_revision = from.revision;
-  return from.record.quota == to.quota ? Status() : InOtherQuota();
+  return CheckSameQuota(context, store, from.record.quota, to.quota);
 }
 
 struct PlanOptions {

@@ -168,6 +168,16 @@ TEST_F(QuotaNamesTest, NoNameLiesInAnotherQuota) {
   EXPECT_EQ(RenameCode(kRootInode, "run", other_, "run"), ErrorCode{}) << "the directory goes with its quota";
 }
 
+// As where a walk was cut short.
+TEST_F(QuotaNamesTest, ANumberWithoutAQuotaHoldsUpNoName) {
+  const InodeId file = Make(run_, "file", S_IFREG | 0644);
+  Make(other_, "there", S_IFREG | 0644);
+  RemoveQuota();
+  EXPECT_TRUE(names_->Link({}, file, other_, "link").ok());
+  EXPECT_EQ(RenameCode(run_, "file", other_, "new"), ErrorCode{});
+  EXPECT_EQ(RenameCode(other_, "there", run_, "new"), ErrorCode{});
+}
+
 TEST_F(QuotaNamesTest, WhatIsRemovedCountsNoMore) {
   const InodeId file = Make(run_, "file", S_IFREG | 0644);
   ASSERT_TRUE(names_->Link({}, file, run_, "link").ok());
