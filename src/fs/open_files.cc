@@ -125,6 +125,12 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   return writing.ok() ? SessionWasLost() : writing.error();
 }
 
+void OpenFiles::AwaitMayCreate(InodeId directory, const Caller& caller, Done<void> done) {
+  const auto attr = at_.parts.names.GetAttr(caller.context, directory);
+  if (!attr.ok()) return done(attr.error());
+  at_.quotas.AwaitMayCreate(caller.context, attr->quota, std::move(done));
+}
+
 Error OpenFiles::SessionWasLost() {
   return MakeError(ErrorCode::kStale, "this host lost its session with the cluster while the file was opened");
 }

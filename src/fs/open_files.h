@@ -15,6 +15,8 @@ class OpenFiles {
   // Makes and opens; kAlreadyExists if the name is there.
   Result<FileSystem::Created> Create(const Context& context, InodeId parent, std::string_view name,
                                      const meta::CreateParams& params, const OpenFlags& flags);
+  // Create has failed with kQuotaExceeded: calls `done` on another thread once something fits, or with why not.
+  void AwaitMayCreate(InodeId directory, const Caller& caller, Done<void> done);
   // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first. kInterrupted: the caller was killed while it
   // waited for hosts that do not answer. With `executes`, as long as the kernel may take a mode for the file's that has
   // set-id bits and is not: kBusy, and kStale where it helps that it asks for the mode once more.

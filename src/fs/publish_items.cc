@@ -299,7 +299,12 @@ bool PublishItems::CompleteContent(const InodePtr& inode, const PublishItem& ite
 void PublishItems::Complete(PublishItem& item, uint64_t revision) {
   const InodePtr& inode = item.inode;
   if (item.level == Durability::kLocal) host_.NoteReferenced(item.pins);
-  if (item.usage && item.usage->value) files_.counted_revision = std::max(files_.counted_revision.load(), revision);
+  if (item.usage && item.usage->value) {
+    // What was forgotten meanwhile stays so.
+    uint64_t last = files_.counted_revision;
+    while (last < revision && !files_.counted_revision.compare_exchange_weak(last, revision)) {
+    }
+  }
   item.pins.clear();
   bool is_changed = false;
   {

@@ -1,10 +1,10 @@
 #include "fs/quotas.h"
 
 #include <algorithm>
-#include <chrono>
-#include <future>
+#include <utility>
 
 #include "base/start_thread.h"
+#include "fs/trash.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -16,10 +16,30 @@ constexpr std::chrono::milliseconds kOthersWait{1000}, kOthersLook{100};
 constexpr std::chrono::seconds kVainHolds{1};
 constexpr std::chrono::seconds kPublishNewsWait{2};
 constexpr std::chrono::milliseconds kNewsLook{5};
+constexpr int kSettleTriesMax = 16;  // of one write: others may take what was found for it
 // What a host wants at a time of what is left: a share for each host, and more when that is used up.
 constexpr uint64_t kWantedShare = 16, kWantedMax = 256 * kMiB, kWantedMin = 64 * kKiB;
 
 uint64_t Minus(uint64_t value, uint64_t less) { return value - std::min(value, less); }
+
+// Waits for what is told on another thread; nullopt: the context has expired first.
+std::optional<Status> Await(const Context& context, const std::function<void(Done<void> done)>& start) {
+  struct Answer {
+    Mutex mutex;
+    CondVar told;
+    std::optional<Status> status GUARDED_BY(mutex);
+  };
+  auto answer = std::make_shared<Answer>();
+  start([answer](const Status& status) {
+    MutexLock lock(answer->mutex);
+    answer->status = status;
+    answer->told.NotifyAll();
+  });
+  MutexLock lock(answer->mutex);
+  static_cast<void>(context.Wait(answer->mutex, answer->told,
+                                 [&]() REQUIRES_LOCK(answer->mutex) { return answer->status.has_value(); }));
+  return answer->status;
+}
 
 }  // namespace
 
@@ -77,8 +97,8 @@ bool Quotas::Has(InodeId quota, const meta::QuotaBytes& bytes) const {
   return !standing || (found != credits_.end() && Has(found->second, *standing, bytes));
 }
 
-Status Quotas::Promise(InodeId quota, InodeId file, const meta::QuotaBytes& bytes) {
-  const auto take = [&] {
+Status Quotas::Promise(const Context& context, InodeId quota, InodeId file, const meta::QuotaBytes& bytes) {
+  const auto take = [this, quota, file, bytes] {
     const auto standing = usage_.StandingOf(quota);
     MutexLock lock(mutex_);
     if (standing && !Take(credits_[quota], *standing, bytes)) return false;
@@ -86,10 +106,15 @@ Status Quotas::Promise(InodeId quota, InodeId file, const meta::QuotaBytes& byte
     return true;
   };
   if (take()) return {};
-  std::promise<void> settled;
-  Settle(quota, bytes, [&settled](const Status&) { settled.set_value(); });
-  settled.get_future().wait();
-  return take() ? Status() : Exceeded(quota);
+  // `context` ends it: Settle answers then.
+  return *Await({}, [&](const Done<void>& done) {
+    const auto attempt = [take, done] {
+      const bool is_taken = take();
+      if (is_taken) done({});
+      return is_taken;
+    };
+    Settle(context, {quota, bytes, attempt, done});
+  });
 }
 
 void Quotas::EndPromise(InodeId file, Kept kept) {
@@ -118,8 +143,17 @@ bool Quotas::IsVain(InodeId quota) const {
   const auto found = credits_.find(quota);
   if (!standing || found == credits_.end()) return false;
   const Credit& credit = found->second;
-  return Clock::Now() < credit.vain_until && credit.vain_at == standing->used && !credit.frees &&
+  return Clock::Now() < credit.vain_until && credit.vain_at == standing->used && (!credit.frees || credit.vain_frees) &&
          credit.record_revision == standing->record_revision;
+}
+
+void Quotas::NoteVain(InodeId quota) {
+  const auto standing = usage_.StandingOf(quota);
+  MutexLock lock(mutex_);
+  Credit& credit = credits_[quota];
+  credit.vain_until = Clock::Now() + kVainHolds;
+  credit.vain_frees = credit.frees;
+  if (standing) credit.vain_at = standing->used;
 }
 
 Status Quotas::CheckMayCreate(InodeId quota) const {
@@ -127,7 +161,33 @@ Status Quotas::CheckMayCreate(InodeId quota) const {
   return !standing || standing->Fits({1, 1}) ? Status() : Exceeded(quota);
 }
 
-void Quotas::Settle(InodeId quota, const meta::QuotaBytes& bytes, Done<void> done) {
+void Quotas::AwaitMayCreate(const Context& context, InodeId quota, Done<void> done) {
+  const auto attempt = [this, quota, done] {
+    const bool may = CheckMayCreate(quota).ok();
+    if (may) done({});
+    return may;
+  };
+  Settle(context, {quota, {1, 1}, attempt, done});
+}
+
+void Quotas::Settle(const Context& context, Lack lack) {
+  SettleAgain(context, std::make_shared<const Lack>(std::move(lack)), kSettleTriesMax);
+}
+
+void Quotas::SettleAgain(const Context& context, const std::shared_ptr<const Lack>& lack, int tries_left) {
+  auto settled = [this, context, lack, tries_left](const Status& status) {
+    const bool is_gone = !status.ok() && status.error().code == ErrorCode::kInterrupted;
+    if (!is_gone && lack->attempt()) return;
+    if (!status.ok()) return lack->refused(status.error());
+    if (tries_left == 1 || IsVain(lack->quota)) return lack->refused(Exceeded(lack->quota));
+    SettleAgain(context, lack, tries_left - 1);
+  };
+  auto answer = at_.waits.Within(context.WithoutDeadline(), std::move(settled));
+  SettleOnce(lack->quota, lack->bytes,
+             [answer = std::move(answer)](const Status& status) { static_cast<void>(answer(status)); });
+}
+
+void Quotas::SettleOnce(InodeId quota, const meta::QuotaBytes& bytes, Done<void> done) {
   {
     MutexLock lock(mutex_);
     const auto [found, is_first] = waiting_.try_emplace(quota);
@@ -154,27 +214,58 @@ void Quotas::SettleBatch(TaskQueue& queue, InodeId quota) {
     sum.logical = std::min<uint64_t>(sum.logical + waiting.bytes.logical, INT64_MAX);
     sum.unique = std::min<uint64_t>(sum.unique + waiting.bytes.unique, INT64_MAX);
   }
-  SettleNow(quota, sum);
-  for (const Waiting& waiting : batch) waiting.done({});
+  const Status settled = SettleNow(quota, sum);
+  for (const Waiting& waiting : batch) waiting.done(settled);
   queue.Post([this, quota, &queue] { SettleBatch(queue, quota); });  // behind those of other quotas
 }
 
-void Quotas::SettleNow(InodeId quota, const meta::QuotaBytes& bytes) {
-  Renew(quota, bytes, Wants::kMore);
-  if (Has(quota, bytes) || IsVain(quota)) return;
+Status Quotas::SettleNow(InodeId quota, const meta::QuotaBytes& bytes) {
+  const Context context = until_stop_.WithTimeout(at_.wait_max);
+  CAIRNFS_RETURN_IF_ERROR(RenewInTime(context, quota, bytes));
+  if (Has(quota, bytes) || IsVain(quota)) return {};
   // A round stores all that was accepted, and publishes it: then it is known what of it was new.
-  static_cast<void>(at_.rounds.RequestAndWait().ok());
+  CAIRNFS_RETURN_IF_ERROR(AwaitRound(context));
+  do {
+    CAIRNFS_RETURN_IF_ERROR(RenewAmongOthers(context, quota, bytes));
+    if (Has(quota, bytes)) return {};
+  } while (EmptyTrash(context, quota, bytes));
+  NoteVain(quota);
+  return {};
+}
+
+// What it could not publish counts as it is here.
+Status Quotas::AwaitRound(const Context& context) {
+  const auto ended = Await(context, [this](Done<void> done) { at_.rounds.Request(std::move(done)); });
+  if (ended) return {};
+  return MakeError(ErrorCode::kUnavailable, "what was written is not published, so nobody knows what of it counts");
+}
+
+Status Quotas::RenewAmongOthers(const Context& context, InodeId quota, const meta::QuotaBytes& bytes) {
   const auto until = Clock::Now() + kOthersWait;
   for (;;) {
-    Renew(quota, bytes, Wants::kMore);
-    if (Has(quota, bytes)) return;
-    if (!shares_->HaveOthers(quota) || Clock::Now() >= until || !until_stop_.Sleep(kOthersLook)) break;
+    CAIRNFS_RETURN_IF_ERROR(RenewInTime(context, quota, bytes));
+    if (Has(quota, bytes) || !shares_->HaveOthers(quota)) return {};
+    if (Clock::Now() >= until || !context.Sleep(kOthersLook)) return {};
   }
-  const auto standing = usage_.StandingOf(quota);
-  MutexLock lock(mutex_);
-  Credit& credit = credits_[quota];
-  credit.vain_until = Clock::Now() + kVainHolds;
-  if (standing) credit.vain_at = standing->used;
+}
+
+// Waits for the news of it, too.
+bool Quotas::EmptyTrash(const Context& context, InodeId quota, const meta::QuotaBytes& bytes) {
+  const auto before = usage_.StandingOf(quota);
+  if (!before) return false;
+  const auto lacking = [&](uint64_t meta::QuotaBytes::*of) {
+    return Minus(bytes.*of, Minus(before->limit.*of, before->used.*of));
+  };
+  const uint64_t lacks = std::max(lacking(&meta::QuotaBytes::logical), lacking(&meta::QuotaBytes::unique));
+  if (!at_.trash.EmptyOldestUnder(context, quota, lacks)) return false;
+  const Context soon = context.WithTimeout(kPublishNewsWait);
+  const auto is_told = [&] {
+    const auto standing = usage_.StandingOf(quota);
+    return !standing || standing->used.logical < before->used.logical;
+  };
+  while (!is_told() && soon.Sleep(kNewsLook)) {
+  }
+  return true;
 }
 
 // What files of the quota have here beyond what is published of them.
@@ -203,9 +294,9 @@ void Quotas::AwaitOwnNews() const {
 }
 
 // Nothing is taken meanwhile. What was taken before is in its file before that file is looked at, by the inode's lock.
-void Quotas::Renew(InodeId quota, const meta::QuotaBytes& bytes, Wants wants) {
+Status Quotas::Renew(const Context& context, InodeId quota, const meta::QuotaBytes& bytes, Wants wants) {
   MutexLock renewing(renewing_);
-  if (wants == Wants::kMore && Has(quota, bytes)) return;
+  if (wants == Wants::kMore && Has(quota, bytes)) return {};
   const uint64_t session = shares_->session();
   {
     MutexLock lock(mutex_);
@@ -216,7 +307,7 @@ void Quotas::Renew(InodeId quota, const meta::QuotaBytes& bytes, Wants wants) {
   const meta::QuotaBytes& grown = growth.bytes;
   AwaitOwnNews();  // of what was published before it was looked at: it may have gone from here since
   const auto known = usage_.Find(quota);
-  if (!known) return;
+  if (!known) return {};
   const meta::QuotaBytes& limit = known->record.limit;
   const auto wanted = [&](uint64_t meta::QuotaBytes::*of) {
     if (wants == Wants::kNothing) return grown.*of;
@@ -224,34 +315,51 @@ void Quotas::Renew(InodeId quota, const meta::QuotaBytes& bytes, Wants wants) {
     const uint64_t some = std::clamp(left / kWantedShare, kWantedMin, kWantedMax);
     return grown.*of + std::max(some, bytes.*of);
   };
-  const auto allowed = shares_->Take(until_stop_, quota,
-                                     {grown, {wanted(&meta::QuotaBytes::logical), wanted(&meta::QuotaBytes::unique)}});
-  if (!allowed.ok()) return;  // nothing is accepted then
+  const auto allowed =
+      shares_->Take(context, quota, {grown, {wanted(&meta::QuotaBytes::logical), wanted(&meta::QuotaBytes::unique)}});
+  if (!allowed.ok()) {  // nothing is accepted then
+    return allowed.error().code == ErrorCode::kNotFound ? Status() : Status(allowed.error());
+  }
   MutexLock lock(mutex_);
   Credit& credit = credits_[quota];
   credit.record_revision = known->record_revision;
   credit.session = session;
   credit.frees = growth.frees;
-  if (wants == Wants::kNothing) return;
+  if (wants == Wants::kNothing) return {};
+  credit.used = true;  // whoever waits for it is about to
   credit.left = {Minus(allowed->logical, grown.logical), Minus(allowed->unique, grown.unique)};
+  return {};
 }
 
-// What was not used for a while goes to others.
+// A store that is away is waited for, and so are other hosts that are quicker.
+Status Quotas::RenewInTime(const Context& context, InodeId quota, const meta::QuotaBytes& bytes) {
+  for (;;) {
+    Status renewed = Renew(context, quota, bytes, Wants::kMore);
+    const bool may_pass = !renewed.ok() && (renewed.error().code == ErrorCode::kUnavailable ||
+                                            renewed.error().code == ErrorCode::kConflict);
+    if (!may_pass) return renewed;
+    if (!context.Sleep(kOthersLook)) return renewed.error().WithContext("how much room a quota has is not known");
+  }
+}
+
+// What was not used for a while goes to others, also a share of which no credit is known any more.
 void Quotas::GiveBack() {
   at_.names.SetHasQuotas(any());
-  std::vector<InodeId> unused, gone;
+  std::vector<InodeId> unused;
+  const auto all = usage_.All();
   {
     MutexLock lock(mutex_);
-    for (auto& [quota, credit] : credits_) {
-      const bool exists = usage_.StandingOf(quota).has_value();
-      if (!exists) gone.push_back(quota);
-      if (std::exchange(credit.used, false) || !exists) continue;
-      credit.left = {};
+    std::erase_if(credits_, [this](const auto& item) { return !usage_.StandingOf(item.first); });
+    for (const auto& [quota, known] : all) {
+      if (const auto found = credits_.find(quota); found != credits_.end()) {
+        if (std::exchange(found->second.used, false)) continue;
+        found->second.left = {};
+      }
       if (shares_->HasShare(quota)) unused.push_back(quota);
     }
-    for (const InodeId quota : gone) credits_.erase(quota);
   }
-  for (const InodeId quota : unused) Renew(quota, {}, Wants::kNothing);
+  const Context soon = until_stop_.WithTimeout(kGiveBackEvery);  // another time, where the store is away
+  for (const InodeId quota : unused) static_cast<void>(Renew(soon, quota, {}, Wants::kNothing).ok());
 }
 
 }  // namespace cairnfs::fs

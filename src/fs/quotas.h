@@ -6,6 +6,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -18,8 +20,11 @@
 #include "fs/inode.h"
 #include "fs/quota_shares.h"
 #include "fs/sync_rounds.h"
+#include "fs/waits.h"
 
 namespace cairnfs::fs {
+
+class Trash;
 
 // All functions: any thread.
 class Quotas {
@@ -29,6 +34,9 @@ class Quotas {
     SyncRounds& rounds;
     DirtyFiles& files;
     meta::Namespace& names;
+    Waits& waits;
+    Trash& trash;
+    std::chrono::milliseconds wait_max;  // for the store, and for a round
   };
   Quotas(const Parts& parts, Context until_stop) : at_(parts), until_stop_(std::move(until_stop)) {}
   ~Quotas() { Stop(); }
@@ -39,15 +47,25 @@ class Quotas {
   void Stop();
 
   bool any() const { return usage_.any(); }
-  // Takes so many bytes of the credit. False: there is not enough of it; call Settle, then try again. Bytes that are
-  // taken are to be in the content before the inode's lock is released.
+  // Takes so many bytes of the credit. False: there is not enough of it; call Settle. Bytes that are taken are to be in
+  // the content before the inode's lock is released.
   bool TakeCredit(InodeId quota, const meta::QuotaBytes& bytes);
-  // Finds out how much there is left, and calls `done` on another thread when there may be enough, or is not. Waits for
-  // a round if it has to, and for what other hosts give back. Those that wait for the same quota share one look.
-  void Settle(InodeId quota, const meta::QuotaBytes& bytes, Done<void> done);
-  // For a file that counts once the caller's transaction is done: takes credit, waiting as Settle does.
-  // kQuotaExceeded.
-  Status Promise(InodeId quota, InodeId file, const meta::QuotaBytes& bytes);
+  // Who lacked so many bytes of credit.
+  struct Lack {
+    InodeId quota;
+    meta::QuotaBytes bytes;
+    std::function<bool()> attempt;              // takes credit, and goes on; false: there is not enough
+    std::function<void(const Error&)> refused;  // kQuotaExceeded, kInterrupted, or why it cannot be found out
+  };
+  // Finds out how much there is left, and calls `attempt`, again while there may be enough, or `refused`, on another
+  // thread. Waits for a round if it has to, for what other hosts give back, and until the trash is emptied of what
+  // counts. Those that wait for the same quota share one look.
+  void Settle(const Context& context, Lack lack);
+  // The same, for what CheckMayCreate has refused.
+  void AwaitMayCreate(const Context& context, InodeId quota, Done<void> done);
+  // For a file that counts once the caller's transaction is done: takes credit, waiting as Settle does, and fails as
+  // that does.
+  Status Promise(const Context& context, InodeId quota, InodeId file, const meta::QuotaBytes& bytes);
   // After Promise: the transaction is done, or is not. Of what is done it waits for the news.
   enum class Kept { kNo, kYes };
   void EndPromise(InodeId file, Kept kept);
@@ -67,7 +85,8 @@ class Quotas {
     // is taken, published or freed.
     Clock::time_point vain_until{};
     meta::QuotaBytes vain_at;
-    bool frees = false;  // a round does: files have less than what is published of them
+    bool frees = false;       // a round may: files have less than what is published of them
+    bool vain_frees = false;  // then too, and it did not
   };
   struct Waiting {
     meta::QuotaBytes bytes;
@@ -81,10 +100,18 @@ class Quotas {
   bool Has(InodeId quota, const meta::QuotaBytes& bytes) const;
   bool Take(Credit& credit, const QuotaUsage::Standing& standing, const meta::QuotaBytes& bytes) REQUIRES_LOCK(mutex_);
   void SettleBatch(TaskQueue& queue, InodeId quota);
-  void SettleNow(InodeId quota, const meta::QuotaBytes& bytes);
+  void SettleOnce(InodeId quota, const meta::QuotaBytes& bytes, Done<void> done);
+  void SettleAgain(const Context& context, const std::shared_ptr<const Lack>& lack, int tries_left);
+  // Whatever is taken afterwards: there may be enough, or is not. Another error: it was not found out.
+  Status SettleNow(InodeId quota, const meta::QuotaBytes& bytes);
+  Status AwaitRound(const Context& context);
+  Status RenewAmongOthers(const Context& context, InodeId quota, const meta::QuotaBytes& bytes);
+  bool EmptyTrash(const Context& context, InodeId quota, const meta::QuotaBytes& bytes);
+  void NoteVain(InodeId quota);
   bool IsVain(InodeId quota) const;
   enum class Wants { kMore, kNothing };
-  void Renew(InodeId quota, const meta::QuotaBytes& bytes, Wants wants);
+  Status Renew(const Context& context, InodeId quota, const meta::QuotaBytes& bytes, Wants wants);
+  Status RenewInTime(const Context& context, InodeId quota, const meta::QuotaBytes& bytes);
   void AwaitOwnNews() const;
   struct Growth {
     meta::QuotaBytes bytes;

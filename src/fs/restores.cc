@@ -52,7 +52,7 @@ Result<bool> Names::PromiseRoom(const Context& context, const meta::RestoreParam
   CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, at_.parts.names.ReadFile(context, id));
   if (!state.record) return false;
   const meta::QuotaBytes bytes{state.record->allocated_bytes, state.record->unique_bytes};
-  const Status promised = at_.quotas.Promise(directory.quota, id, bytes);
+  const Status promised = at_.quotas.Promise(context, directory.quota, id, bytes);
   return promised.ok() ? Result<bool>(true) : promised.error().WithContext("it has no room there");
 }
 

@@ -361,6 +361,45 @@ bool Trash::EmptyOldest() {
   return has_emptied;
 }
 
+// What unlink moved there counts no more, and an empty directory has nothing that does.
+Status Trash::DoomOldestUnder(const Context& context, InodeId quota, uint64_t bytes, Emptied& doomed) {
+  std::string after;
+  for (bool is_last = false; !is_last && (doomed.entries == 0 || doomed.bytes < bytes);) {
+    CAIRNFS_ASSIGN_OR_RETURN(auto page, at_.names.ListTrash(context, after, kTrashPerPage));
+    is_last = page.size() < kTrashPerPage;
+    if (!page.empty()) after = page.back().key;
+    std::erase_if(page, [&](const meta::TrashEntry& entry) {
+      const bool may_count = entry.record.bytes > 0 || entry.record.files > 0;
+      return entry.record.type != S_IFDIR || !may_count || entry.parts.inode == quota;
+    });
+    CAIRNFS_ASSIGN_OR_RETURN(auto under, at_.names.TrashUnder(context, page, quota, kTrashRecordsPerRead));
+    uint64_t sum = doomed.bytes;
+    auto end = under.begin();
+    while (end != under.end() && (sum < bytes || (doomed.entries == 0 && end == under.begin()))) {
+      sum += (end++)->record.bytes;
+    }
+    under.erase(end, under.end());
+    CAIRNFS_RETURN_IF_ERROR(Doom(context, under, doomed));
+  }
+  return {};
+}
+
+bool Trash::EmptyOldestUnder(const Context& context, InodeId quota, uint64_t bytes) {
+  if (is_read_only_ || IsStopped() || !HoldsAny()) return false;
+  const Context soon = context.WithStop(stop_.get_token()).WithTimeout(kEmptyAtOnceMax);
+  MutexLock lock(clearing_);
+  Emptied doomed, cleared;
+  Status done = DoomOldestUnder(soon, quota, bytes, doomed);
+  if (done.ok() && has_doomed_) done = Clear(soon, cleared);
+  if (doomed.entries > 0) {
+    spdlog::info("the trash is emptied of the {} oldest directories that count for the quota of inode {}",
+                 doomed.entries, quota.value);
+  }
+  if (!done.ok()) Wake();  // the rest goes in the background
+  // As in EmptyOldest: names that go are no reason to look again.
+  return doomed.entries > 0 || cleared.bytes > 0;
+}
+
 // Counts what there is, too.
 Status Trash::EmptyExpired(const Context& context) {
   const bool may = !is_read_only_ && hooks_.empties_expired();

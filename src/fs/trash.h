@@ -82,6 +82,9 @@ class Trash {
   // For who needs room: empties the oldest, at least an eighth of all, by bytes and by entries, and returns once that
   // is removed, or after half a minute of it. False: there was nothing, or Stop was called.
   bool EmptyOldest();
+  // For who finds no room in the quota: empties the oldest directories that count for it, of at least so many bytes if
+  // there are, and returns as EmptyOldest does. What lies there under no directory counts for none.
+  bool EmptyOldestUnder(const Context& context, InodeId quota, uint64_t bytes);
   bool IsStopped() const { return stop_.stop_requested(); }
   // Whether it may hold something, or has something that goes yet; a look tells. Does not wait.
   bool HoldsAny() const;
@@ -99,6 +102,7 @@ class Trash {
   Result<meta::TrashParams::Held> MeasureNow(const Context& context, uint32_t uid, InodeId directory);
   Status EmptyExpired(const Context& context);
   Result<uint64_t> DoomOldest(const Context& context);  // how many
+  Status DoomOldestUnder(const Context& context, InodeId quota, uint64_t bytes, Emptied& doomed);
   void Wake();
   // Adds to `doomed`, also where it fails.
   Status Doom(const Context& context, const std::vector<meta::TrashEntry>& entries, Emptied& doomed);

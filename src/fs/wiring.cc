@@ -47,8 +47,6 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
   records = std::move(made_records);
   collection = std::move(made_collection);
   room = std::make_unique<Room>(Room::Parts{parts.local_chunks, name_room, *rounds, *collection});
-  quotas =
-      std::make_unique<Quotas>(Quotas::Parts{table, *rounds, *dirty_files, parts.names}, Context(stop.get_token()));
   lost = std::make_unique<LostFiles>(table, parts.names);
   privileges = std::make_unique<Privileges>(parts.names, table, *rounds);
   trash = std::make_unique<Trash>(Trash::Parts{parts.names, *rounds, options, parts.cluster.has_value()});
@@ -58,6 +56,14 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
        .then = [this](uint64_t count,
                       std::function<void(bool)> then) { return room->EmptyTrashThen(count, std::move(then)); }});
   waits = std::make_unique<Waits>();
+  quotas = std::make_unique<Quotas>(Quotas::Parts{.table = table,
+                                                  .rounds = *rounds,
+                                                  .files = *dirty_files,
+                                                  .names = parts.names,
+                                                  .waits = *waits,
+                                                  .trash = *trash,
+                                                  .wait_max = std::chrono::milliseconds(options.metadata_wait_ms)},
+                                    Context(stop.get_token()));
   contents = std::make_unique<Contents>(parts, *records, table, *streams, *rounds, *room, *waiters);
 }
 
@@ -147,10 +153,10 @@ void FileSystem::Impl::End() {
   waits->Stop();
   checker->Stop();
   collection->Stop();
-  quotas->Stop();
   error_names->Stop();
   room->Stop();
   calls->Stop();
+  quotas->Stop();  // after those that may wait for it
   waiters.reset();
   workers.reset();
 }

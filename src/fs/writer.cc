@@ -87,17 +87,28 @@ void Writer::FinishPlain(const Request& request, const Target& target, Done<size
     return FinishAccepted(request, target, accepted, std::move(done));
   }
   // The answer waits until it is known how much of what was accepted counts at all.
-  auto again = [this, request, target, done = std::move(done)](const Status&) {
-    FinishAccepted(request, target, Accept(request, target, Charge::kWhatGrows), done);
+  auto attempt = [this, request, target, done] {
+    const Result<Accepted> taken = Accept(request, target, Charge::kWhatGrows);
+    if (taken.ok() && *taken == Accepted::kLacksCredit) return false;
+    FinishAccepted(request, target, taken, done);
+    return true;
   };
-  at_.quotas.Settle(QuotaOf(target.inode), {request.data.size, request.data.size}, std::move(again));
+  auto refused = [this, request, target, done](const Error& why) {
+    if (!request.from_page_cache || why.code == ErrorCode::kQuotaExceeded) {
+      return GiveUp(request, target.inode, why, done);
+    }
+    // It is only not known, and the kernel would drop the page: the next one that settles counts it.
+    FinishAccepted(request, target, Accept(request, target, Charge::kNothing), done);
+  };
+  const uint64_t most = ChargedMost(request, target.inode);
+  at_.quotas.Settle(request.caller.context,
+                    {QuotaOf(target.inode), {most, most}, std::move(attempt), std::move(refused)});
 }
 
 void Writer::FinishAccepted(const Request& request, const Target& target, const Result<Accepted>& accepted,
                             Done<size_t> done) {
   const auto& [handle, inode] = target;
   if (!accepted.ok()) return GiveUp(request, inode, accepted.error(), done);
-  if (*accepted == Accepted::kLacksCredit) return GiveUp(request, inode, at_.quotas.Exceeded(QuotaOf(inode)), done);
   const bool cuts = *accepted == Accepted::kTakenAndCutIsDue;
   bytes_total_ += request.data.size;
   const bool is_synced = request.sync || (handle && handle->flags.sync);
@@ -130,16 +141,25 @@ InodeId Writer::QuotaOf(const InodePtr& inode) {
   return inode->content ? inode->content->quota : InodeId{};
 }
 
+uint64_t Writer::ChargedMost(const Request& request, const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  return request.data.size + (inode->content ? ZerosBefore(request, inode) : 0);
+}
+
+uint64_t Writer::ZerosBefore(const Request& request, const InodePtr& inode) {
+  const uint64_t offset = request.append ? inode->content->size : request.offset;  // nearly always where it goes
+  return offset - Streams::BeginOfSmallHole(inode, offset);
+}
+
 // Whether it is new is known only once it is stored.
 Result<bool> Writer::ChargeQuota(const Request& request, const InodePtr& inode, Charge charge) {
   const InodeId quota = inode->content->quota;
-  if (quota.value == 0) return true;
-  const uint64_t offset = request.append ? inode->content->size : request.offset;  // nearly always where it goes
-  const uint64_t zeros = offset - Streams::BeginOfSmallHole(inode, offset), size = request.data.size + zeros;
+  if (quota.value == 0 || charge == Charge::kNothing) return true;
+  const uint64_t zeros = ZerosBefore(request, inode), size = request.data.size + zeros;
   meta::QuotaBytes bytes{size, size};
   if (charge == Charge::kWhatGrows && !request.append) {
-    CAIRNFS_ASSIGN_OR_RETURN(bytes.logical,
-                             at_.contents.BytesMissingIn(inode, offset - zeros, offset + request.data.size));
+    const uint64_t begin = request.offset - zeros, end = request.offset + request.data.size;
+    CAIRNFS_ASSIGN_OR_RETURN(bytes.logical, at_.contents.BytesMissingIn(inode, begin, end));
   }
   return at_.quotas.TakeCredit(quota, bytes);
 }
@@ -359,12 +379,13 @@ void Writer::CopyRange(const CopyRequest& request, Done<size_t> done, const Call
     if (*copied) return done(**copied);
     Copy again = asked;
     again.charge = Charge::kWhatGrows;
-    at_.quotas.Settle(QuotaOf(to.inode), {asked.length, 0}, [this, again, caller, done](const Status&) {
+    auto attempt = [this, again, caller, done] {
       const auto copied_now = CopyNow(again, caller);
-      if (!copied_now.ok()) return done(copied_now.error());
-      if (!*copied_now) return done(at_.quotas.Exceeded(QuotaOf(again.to->inode)));
-      done(**copied_now);
-    });
+      if (copied_now.ok() && !*copied_now) return false;
+      done(copied_now.ok() ? Result<size_t>(**copied_now) : Result<size_t>(copied_now.error()));
+      return true;
+    };
+    at_.quotas.Settle(caller.context, {QuotaOf(to.inode), {asked.length, 0}, std::move(attempt), done});
   };
   const InodePtr& from = asked.from->inode;
   at_.sharing.WhenCurrent(from, caller, [this, copy, caller, done](const Status& current) {

@@ -44,12 +44,17 @@ class Writer {
     kTakenAndCutIsDue,  // the caller is to call Streams::BeginCut
     kLacksCredit,       // of the quota; nothing is taken
   };
-  // `accepted`: what Accept has given.
+  // `accepted`: what Accept has given, but kLacksCredit.
   void FinishAccepted(const Request& request, const Target& target, const Result<Accepted>& accepted,
                       Done<size_t> done);
   static InodeId QuotaOf(const InodePtr& inode);  // 0: none
-  // How bytes count for a quota: all of them, or those that the file does not have yet, which takes longer to find out.
-  enum class Charge { kAsIfNew, kWhatGrows };
+  // As many bytes as a write may need of it.
+  static uint64_t ChargedMost(const Request& request, const InodePtr& inode);
+  // The zeros that are laid before it.
+  static uint64_t ZerosBefore(const Request& request, const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
+  // How bytes count for a quota: all of them, or those that the file does not have yet, which takes longer to find out,
+  // or none before the next look.
+  enum class Charge { kAsIfNew, kWhatGrows, kNothing };
   // False: there is not enough credit.
   Result<bool> ChargeQuota(const Request& request, const InodePtr& inode, Charge charge) REQUIRES_LOCK(inode->mutex);
   Result<Accepted> Accept(const Request& request, const Target& target, Charge charge);

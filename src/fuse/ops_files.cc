@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "fs/atomic_files.h"
 #include "fs/names.h"
@@ -41,6 +42,7 @@ struct CreateRequest {
   bool kills_set_id = false;  // where the name is there after all
   // Other hosts may make and remove the name between our calls.
   int tries_left = 100;
+  bool has_waited = false;  // for room in a quota
 };
 
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create);
@@ -91,11 +93,22 @@ void OpenMadeAndReply(fuse_req_t request, fs::FileSystem& filesystem, const Crea
   filesystem.atomic_files().Open(made.inode, OpenFlagsOf(create.open_flags), reply, UntilStop(request, create.caller));
 }
 
+// What a quota refused is tried once more, when what can be made room of is.
+void AnswerUnlessThereIsRoom(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create, const Error& why) {
+  if (why.code != ErrorCode::kQuotaExceeded || std::exchange(create.has_waited, true)) return ReplyError(request, why);
+  const fs::Caller caller = UntilStop(request, create.caller);
+  auto again = [request, &filesystem, create](const Status& may) {
+    if (!may.ok()) return ReplyError(request, may.error());
+    CreateAndReply(request, filesystem, create);
+  };
+  filesystem.open_files().AwaitMayCreate(create.parent, caller, std::move(again));
+}
+
 void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateRequest create) {
   if (!(create.open_flags & O_EXCL)) {
     const auto made = filesystem.atomic_files().Create({create.caller, CredentialsOf(request)}, create.parent,
                                                        create.name, create.params, OpenFlagsOf(create.open_flags));
-    if (!made.ok()) return ReplyError(request, made.error());
+    if (!made.ok()) return AnswerUnlessThereIsRoom(request, filesystem, std::move(create), made.error());
     if (*made) return OpenMadeAndReply(request, filesystem, create, **made);
   }
   auto created = filesystem.open_files().Create(create.caller.context, create.parent, create.name, create.params,
@@ -104,7 +117,7 @@ void CreateAndReply(fuse_req_t request, fs::FileSystem& filesystem, CreateReques
   if (created.error().code == ErrorCode::kAlreadyExists && !(create.open_flags & O_EXCL)) {
     return OpenExistingAndReply(request, filesystem, std::move(create));
   }
-  ReplyError(request, created.error());
+  AnswerUnlessThereIsRoom(request, filesystem, std::move(create), created.error());
 }
 
 }  // namespace

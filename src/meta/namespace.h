@@ -319,6 +319,9 @@ class Namespace {
                                             size_t* damaged = nullptr);
   // The bytes that these files have allocated, by their records. Reads so many records at once.
   Result<uint64_t> SumAllocated(const Context& context, const std::vector<InodeId>& files, size_t records_per_read);
+  // Those of the entries whose inode's record names the quota. Reads so many records at once.
+  Result<std::vector<TrashEntry>> TrashUnder(const Context& context, const std::vector<TrashEntry>& entries,
+                                             InodeId quota, size_t records_per_read);
   // Gives the entry's inode a name again. kNotFound: it is not in the trash any more, or the directory is removed.
   // kAlreadyExists: the name is taken. kInvalidArgument: into itself. It falls under the quota of its new directory,
   // and a file counts for it (where the store is not remote: once its caller has published it anew); what a directory

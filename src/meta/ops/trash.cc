@@ -134,6 +134,21 @@ Result<uint64_t> Namespace::SumAllocated(const Context& context, const std::vect
   return bytes;
 }
 
+Result<std::vector<TrashEntry>> Namespace::TrashUnder(const Context& context, const std::vector<TrashEntry>& entries,
+                                                      InodeId quota, size_t records_per_read) {
+  std::vector<std::string> keys;
+  for (const TrashEntry& entry : entries) keys.push_back(InodeKey(entry.parts.inode));
+  std::vector<TrashEntry> under;
+  CAIRNFS_RETURN_IF_ERROR(
+      kv::ReadKeys(context, store_, keys, records_per_read, [&](size_t index, const kv::KvEntry* entry) -> Status {
+        const auto record =
+            entry == nullptr ? Result<InodeRecord>(InvalidArgument("")) : InodeRecord::Decode(entry->value);
+        if (record.ok() && record->quota == quota) under.push_back(entries[index]);
+        return {};
+      }));
+  return under;
+}
+
 Result<Attr> Namespace::Restore(const Context& context, const RestoreParams& params) {
   CAIRNFS_RETURN_IF_ERROR(ValidateName(params.to_name));
   const InodeId id = params.entry.parts.inode;

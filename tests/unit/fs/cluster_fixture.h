@@ -74,6 +74,7 @@ class Host {
     membership = std::make_unique<TestMembership>(std::move(*joined));
     fenced = coherence::MakeFencedStore(shared_.store, *membership);
     gate = std::make_unique<Gate>(*fenced);
+    quota_gate = std::make_unique<Gate>(*fenced);
     meta::NamespaceOptions names_options;
     names_options.remote = true;
     names = std::make_unique<meta::Namespace>(*gate, nullptr, names_options);
@@ -84,15 +85,16 @@ class Host {
   }
   ~Host() { Close(); }
   void Start() {
-    FileSystem::Parts parts{.pool = *pool,
-                            .kv = *gate,
-                            .engines = {engine.get()},
-                            .names = *names,
-                            .chunks = *chunks,
-                            .local_chunks = *local,
-                            .chunk_params = shared_.params,
-                            .cluster = {{*membership, *peers, *chunks, *locks, *fenced, shared_.store, shared_.hosted}},
-                            .lacks_copies = [this] { return lacks_copies.load(); }};
+    FileSystem::Parts parts{
+        .pool = *pool,
+        .kv = *gate,
+        .engines = {engine.get()},
+        .names = *names,
+        .chunks = *chunks,
+        .local_chunks = *local,
+        .chunk_params = shared_.params,
+        .cluster = {{*membership, *peers, *chunks, *locks, *quota_gate, shared_.store, shared_.hosted}},
+        .lacks_copies = [this] { return lacks_copies.load(); }};
     if (served_engine != nullptr) parts.engines.push_back(served_engine);
     auto started = FileSystem::Start(parts, options);
     ASSERT_TRUE(started.ok()) << started.error().message;
@@ -281,6 +283,7 @@ class Host {
   std::unique_ptr<TestMembership> membership;
   std::unique_ptr<kv::KvStore> fenced;
   std::unique_ptr<Gate> gate;
+  std::unique_ptr<Gate> quota_gate;  // of shares of quotas, and of what is written past the names
   std::unique_ptr<meta::Namespace> names;
   std::unique_ptr<TestChunks> chunks;
   std::unique_ptr<TestPeers> peers;

@@ -14,6 +14,7 @@ class ClusterQuotasTest : public ClusterTest {
   void SetUp() override {
     ClusterTest::SetUp();
     options_.trash_ms = 3'600'000;
+    options_.metadata_wait_ms = 10'000;
     MakeHosts(2);
     run_ = host(0).MakeDirectory("run");
     step_ = host(0).MakeDirectory("step.tmp", run_);
@@ -98,6 +99,50 @@ TEST_F(ClusterQuotasTest, HostsThatWriteAtOnceStopAtTheLimit) {
   EXPECT_GE(of_first + accepted, kLimit / 100 * 99);
   EXPECT_TRUE(host(0).CloseFile(first).ok());
   EXPECT_TRUE(host(1).CloseFile(second).ok());
+}
+
+// What is found for one is taken by others: nobody is refused for that.
+TEST_F(ClusterQuotasTest, ManyWritersOfHostsStopAtTheLimit) {
+  constexpr uint64_t kLarge = 8 * kMiB, kPiece = 16 * kKiB;
+  ASSERT_TRUE(
+      host(0).fs->quotas().Set({}, {.directory = run_, .logical_bytes = kLarge}, [](uint64_t) { return true; }).ok());
+  std::atomic<uint64_t> accepted{0}, accepted_at_first_refusal{0};
+  std::vector<std::thread> writers;
+  for (uint64_t i = 0; i < 16; i++) {
+    writers.emplace_back([&, i] {
+      Host& by = host(i % 2);
+      auto file = by.Create("of" + std::to_string(i), run_);
+      const std::string piece = TextOf(i, kPiece);
+      for (uint64_t at = 0; by.Write(file, at, piece).ok(); at += kPiece) accepted += kPiece;
+      uint64_t none = 0;
+      accepted_at_first_refusal.compare_exchange_strong(none, accepted);
+      EXPECT_TRUE(by.CloseFile(file).ok());
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_LE(accepted, kLarge);
+  EXPECT_GE(accepted, kLarge / 100 * 99);
+  // Others may have taken what they are about to write.
+  EXPECT_GE(accepted_at_first_refusal, kLarge / 100 * 90);
+}
+
+TEST_F(ClusterQuotasTest, AStoreThatIsAwayIsNoUsedUpQuota) {
+  auto file = host(0).Create("file", run_);
+  host(0).quota_gate->shut = true;
+  const Status away = host(0).Write(file, 0, TextOf(1, 16 * kKiB));
+  ASSERT_FALSE(away.ok());
+  EXPECT_EQ(away.error().code, ErrorCode::kUnavailable) << away.error().message;
+  FileSystem::WriteRequest pages = host(0).RequestOf(file, 0, TextOf(2, kPageBytes));
+  pages.from_page_cache = true;
+  EXPECT_TRUE(host(0).Send(std::move(pages)).ok()) << "the kernel would drop the page";
+  std::thread back([&] {
+    Clock::SleepFor(std::chrono::seconds(2));
+    host(0).quota_gate->shut = false;
+  });
+  EXPECT_TRUE(host(0).Write(file, 0, TextOf(3, 16 * kKiB)).ok()) << "it waits for the store";
+  back.join();
+  EXPECT_TRUE(host(0).CloseFile(file).ok());
+  EXPECT_TRUE(Eventually([&] { return Used(host(1)) == 16 * kKiB; }));
 }
 
 // Files before it are under way then.

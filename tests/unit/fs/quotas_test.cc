@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include "fixture.h"
+#include "fs/maintenance.h"
 #include "fs/quota_settings.h"
 #include "fs/scan.h"
 #include "fs/trash.h"
+#include "retention/values.h"
 
 namespace cairnfs::fs {
 namespace {
+
+constexpr uint64_t kSomeBytes = 512 * kKiB;
 
 class QuotasTest : public ::testing::Test {
  protected:
@@ -57,6 +61,18 @@ class QuotasTest : public ::testing::Test {
     run_ = MakeDirectory("run");
   }
   Status Unlink(std::string_view name) { return world_.fs->names().Unlink({}, run_, name); }
+  // A directory with one file of kSomeBytes, as retention removes it.
+  void RemoveCheckpoint(const std::string& name) {
+    const std::string going = retention::GoingName("abcdefghijklmno" + name, name);
+    const InodeId step = world_.fs->names().MakeNode({}, run_, going, WithMode(S_IFDIR | 0755))->inode;
+    auto file =
+        world_.fs->open_files().Create({}, step, "file", WithMode(S_IFREG | 0644), {.read = true, .write = true});
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(world_.Write(*file, 0, RandomText(std::hash<std::string>()(name), kSomeBytes)).ok());
+    ASSERT_TRUE(world_.Fsync(*file).ok());
+    Close(*file);
+    ASSERT_TRUE(world_.fs->names().Rmdir({}, run_, going).ok());
+  }
   // What was removed last comes back.
   Status Restore(const std::optional<Names::Place>& place = {}) {
     const auto page = world_.fs->trash().List({}, {}, "");
@@ -91,8 +107,6 @@ class QuotasTest : public ::testing::Test {
   World world_;
   InodeId run_;
 };
-
-constexpr uint64_t kSomeBytes = 512 * kKiB;
 
 TEST_F(QuotasTest, WhatIsPastTheLimitIsRefused) {
   ASSERT_TRUE(Set(4 * kSomeBytes).ok());
@@ -349,6 +363,71 @@ TEST_F(QuotasTest, WhatIsRestoredTakesRoom) {
   ASSERT_TRUE(Unlink("b").ok());
   ASSERT_TRUE(Restore().ok() && Restore(Names::Place{run_, "a"}).error().code == ErrorCode::kQuotaExceeded);
   EXPECT_EQ(Used(), Recorded());
+}
+
+// A file that nobody has open, and whose bytes are in a round.
+TEST_F(QuotasTest, WhatIsRestoredBesideARoundHasItsBytes) {
+  KeepTrash();
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  const std::string text = RandomText(1, 16 * kKiB);
+  world_.engine->HoldPutOf(text);
+  auto file = Create("a");
+  ASSERT_TRUE(world_.Write(file, 0, text).ok());
+  Close(file);
+  std::thread round([&] {
+    EXPECT_TRUE(World::Await<void>([&](Done<void> done) { world_.fs->maintenance().Sync(std::move(done)); }).ok());
+  });
+  world_.engine->AwaitHold();
+  EXPECT_TRUE(Unlink("a").ok());
+  std::thread restore([&] { EXPECT_TRUE(Restore().ok()); });
+  const bool is_restored = Eventually([&] { return world_.names->Lookup({}, run_, "a").ok(); });
+  world_.engine->LetGo();
+  round.join();
+  restore.join();
+  ASSERT_TRUE(is_restored);
+  EXPECT_EQ(Used().logical, text.size());
+  EXPECT_EQ(Used(), Recorded());
+  world_.Reopen();
+  EXPECT_EQ(world_.names->ReadFile({}, file.attr.inode)->record->size, text.size());
+}
+
+// As retention removes them: they count until they are emptied.
+TEST_F(QuotasTest, WhatRetentionRemovedGoesBeforeAWriteIsRefused) {
+  KeepTrash();
+  ASSERT_TRUE(Set(4 * kSomeBytes).ok());
+  for (const std::string name : {"a", "b", "c"}) RemoveCheckpoint(name);
+  EXPECT_EQ(Used().logical, 3 * kSomeBytes);
+  EXPECT_EQ(world_.fs->trash().entries(), 3u);
+  auto file = Create("file");
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(9, 2 * kSomeBytes)).ok());
+  EXPECT_EQ(world_.fs->trash().entries(), 2u) << "no more than is needed";
+  ASSERT_TRUE(world_.Write(file, 2 * kSomeBytes, RandomText(10, 2 * kSomeBytes)).ok());
+  EXPECT_EQ(world_.fs->trash().entries(), 0u);
+  EXPECT_EQ(world_.Write(file, 4 * kSomeBytes, "x").error().code, ErrorCode::kQuotaExceeded);
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_EQ(Used(), Recorded());
+  Close(file);
+}
+
+TEST_F(QuotasTest, WhatRetentionRemovedGoesBeforeAFileIsRefused) {
+  KeepTrash();
+  ASSERT_TRUE(Set(kSomeBytes).ok());
+  RemoveCheckpoint("a");
+  const auto create = [&] {
+    return world_.fs->open_files().Create({}, run_, "b", WithMode(S_IFREG | 0644), {.write = true});
+  };
+  const auto await = [&] {
+    return World::Await<void>(
+        [&](Done<void> done) { world_.fs->open_files().AwaitMayCreate(run_, {}, std::move(done)); });
+  };
+  EXPECT_EQ(create().error().code, ErrorCode::kQuotaExceeded);
+  ASSERT_TRUE(await().ok());
+  auto file = create();
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(world_.Write(*file, 0, RandomText(2, kSomeBytes)).ok());
+  ASSERT_TRUE(world_.Fsync(*file).ok());
+  EXPECT_EQ(await().error().code, ErrorCode::kQuotaExceeded) << "the trash has no more";
+  Close(*file);
 }
 
 TEST_F(QuotasTest, WhatIsWrittenAfterItWasRestoredCounts) {

@@ -247,6 +247,17 @@ TEST_F(TrashTest, ManyFilesOfAQuotaGoInRequestsThatEtcdTakes) {
   EXPECT_EQ(ClearAll(), 71u);
 }
 
+TEST_F(TrashTest, OfManyEntriesThoseOfAQuotaAreFound) {
+  const InodeId top = MakeDirectory(kRootInode, "top");
+  ASSERT_TRUE(names().SetQuota({}, top, top).ok());
+  const InodeId below = MakeDirectory(top, "below");
+  MakeDirectory(kRootInode, "other");
+  ASSERT_TRUE(names().Rmdir({}, top, "below", kTrash).ok() && names().Rmdir({}, kRootInode, "other", kTrash).ok());
+  const auto under = names().TrashUnder({}, All(), top, 1);
+  ASSERT_TRUE(under.ok() && under->size() == 1);
+  EXPECT_EQ(under->front().parts.inode, below);
+}
+
 TEST_F(TrashTest, AttributesComeWithTheName) {
   RemoveFile("file");
   const auto restored = names().Restore(
