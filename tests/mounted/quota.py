@@ -140,15 +140,20 @@ def unique_bytes_count_for_who_wrote_first():
         assert write(one + "/b", data)[1] == 0
         assert write(two + "/a", data)[1] == 0
         sync(mount)
-        assert used(one) == (20 * MIB, 10 * MIB), used(one)
-        assert used(two) == (10 * MIB, 0), used(two)
+
+        def check(path, logical, unique):
+            # Where a round cuts the end of a file that grows, its last chunk is another one.
+            told = used(path)
+            assert told[0] == logical and unique <= told[1] < unique + MIB, told
+        check(one, 20 * MIB, 10 * MIB)
+        check(two, 10 * MIB, 0)
         shutil.copyfile(one + "/a", one + "/c")
         sync(mount)
-        assert used(one) == (30 * MIB, 10 * MIB), used(one)
+        check(one, 30 * MIB, 10 * MIB)
         accepted, error = write(one + "/d", os.urandom(20 * MIB))
-        assert error == errno.EDQUOT and 5 * MIB <= accepted <= 6 * MIB, (accepted, error)
+        assert error == errno.EDQUOT and 4 * MIB <= accepted <= 6 * MIB, (accepted, error)
         os.unlink(one + "/a")
-        assert used(one)[1] <= 6 * MIB, used(one)
+        assert used(one)[1] <= 7 * MIB, used(one)
         mount.umount()
 
 
@@ -285,7 +290,7 @@ def wrong_input_is_told():
         for size in ("0", "-1", "2X", "1MB", "", "9223372036854775808", "99999999999T", "x"):
             assert refused("set", run, "--logical", size), size
         assert "not a directory" in refused("set", run + "/file", "--logical", "1G")
-        assert "there is no" in refused("set", run + "/none", "--logical", "1G") or True
+        assert "there is no" in refused("set", run + "/none", "--logical", "1G")
         assert "root" in refused("set", mount.path, "--logical", "1G")
         assert refused("set", "/", "--logical", "1G", code=3)
         assert "hard link" in refused("set", run, "--logical", "1G")
