@@ -274,6 +274,33 @@ def the_trash_and_files_that_appear_whole():
         mount.umount()
 
 
+def what_retention_removed_makes_room():
+    """It counts, and goes, the oldest first, before a write or a new file is refused."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        run = mount.path + "/run"
+        os.mkdir(run)
+        call("quota", "set", run, "--logical", "24M")
+        for number in range(1, 4):
+            os.mkdir(f"{run}/step-{number}.tmp")
+            assert write(f"{run}/step-{number}.tmp/model", os.urandom(8 * MIB))[1] == 0
+            os.rename(f"{run}/step-{number}.tmp", f"{run}/step-{number}")
+        call("retain", run, "--now", "--keep-last", "1", "--match", r"step-(\d+)")
+
+        def in_trash():
+            entries = json.loads(call("trash", "ls", mount.path, "--json").stdout)["entries"]
+            return [os.path.basename(one["path"]) for one in entries]
+        assert os.listdir(run) == ["step-3"] and sorted(in_trash()) == ["step-1", "step-2"]
+        assert used(run)[0] == 24 * MIB, used(run)
+        assert write(run + "/a", b"") == (0, 0) and in_trash() == ["step-2"], "a new file"
+        assert write(run + "/a", os.urandom(10 * MIB)) == (10 * MIB, 0) and in_trash() == [], "a write"
+        accepted, error = write(run + "/b", os.urandom(8 * MIB))
+        assert error == errno.EDQUOT and accepted > 5 * MIB, (accepted, error)
+        sync(mount)
+        assert used(run)[0] == walk(run) == 18 * MIB + accepted, (used(run), walk(run))
+        mount.umount()
+
+
 def wrong_input_is_told():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -400,5 +427,5 @@ if __name__ == "__main__":
         del sys.argv[place:place + 2]
     sys.exit(run_cases([a_quota_bounds_what_is_written, unique_bytes_count_for_who_wrote_first,
                         what_lies_there_counts_when_it_is_set, names_stay_in_one_quota,
-                        the_trash_and_files_that_appear_whole, wrong_input_is_told,
+                        the_trash_and_files_that_appear_whole, what_retention_removed_makes_room, wrong_input_is_told,
                         sums_are_those_of_a_walk_after_kills, a_kill_while_it_is_set_is_gone_on_with]))
