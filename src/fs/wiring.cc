@@ -228,6 +228,18 @@ void SharedFileSystem::MakeCommits() {
               {.node = host.self(), .join = [this](kv::Transaction& transaction) { return JoinSession(transaction); }});
 }
 
+void SharedFileSystem::MakeShares() {
+  quotas->SetShares(std::make_unique<SharedShares>(
+      SharedShares::Parts{.shared = parts.cluster->shared,
+                          .store = parts.cluster->store,
+                          .usage = quotas->usage(),
+                          .self = host.self(),
+                          .session = [this] { return host.session(); },
+                          .join = [this](kv::Transaction& transaction) { return JoinSession(transaction); },
+                          .until_stop = Context(stop.get_token()),
+                          .went_back = [this] { quotas->ForgetCredits(); }}));
+}
+
 SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options)
     : SharedRoundParts(the_parts, the_options), Impl(the_parts, the_options) {
   auto made_session =
@@ -252,15 +264,7 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
       std::move(made_records),
       std::make_unique<Collector>(std::make_unique<SharedCollection>(parts, host), parts.local_chunks, options, 0),
       name_room);
-  quotas->SetShares(std::make_unique<SharedShares>(
-      SharedShares::Parts{.shared = parts.cluster->shared,
-                          .store = parts.cluster->store,
-                          .usage = quotas->usage(),
-                          .self = host.self(),
-                          .session = [this] { return host.session(); },
-                          .join = [this](kv::Transaction& transaction) { return JoinSession(transaction); },
-                          .until_stop = Context(stop.get_token()),
-                          .went_back = [this] { quotas->ForgetCredits(); }}));
+  MakeShares();
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                           parts.cluster->shared);
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);

@@ -122,6 +122,7 @@ struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   // Adds a compare of the session there is now; returns its lease.
   Result<kv::LeaseId> JoinSession(kv::Transaction& transaction);
   void MakeCommits();          // and the policies that follow them, and the tickets
+  void MakeShares();           // of quotas
   void CompareAllWithStore();  // each open file, before it is read or published again
   Status Start() override;
   void LeaveCluster(Clock::time_point waits_end) override {
