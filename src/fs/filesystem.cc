@@ -126,6 +126,7 @@ coherence::ClusterLocks& FileSystem::locks() const {
 
 void FileSystem::EndWaits() {
   impl_->session->EndWaits();
+  impl_->quotas->EndWaits();
   impl_->closing->EndWaits();
   impl_->parts.chunks.EndWaits();
 }

@@ -27,7 +27,8 @@ NameChange NameChanges::ChangeOf(const meta::RenameParams& params) {
 void NameChanges::NoteRemoved(const meta::Attr& attr) {
   at_.privileges.NoteNameRemoved(attr);
   if (attr.nlink > 0) return;
-  if (attr.in_trash) {  // all of it stays
+  at_.quotas.usage().NoteGone(attr.inode);  // so that who removes something finds room at once
+  if (attr.in_trash) {                      // all of it stays
     if (const InodePtr inode = at_.table.Find(attr.inode)) {
       inode->in_trash = true;
       if (S_ISDIR(attr.mode)) inode->generation++;

@@ -43,6 +43,12 @@ void QuotaUsage::Note(std::string_view key, const std::optional<std::string_view
   }
 }
 
+void QuotaUsage::NoteGone(InodeId inode) {
+  MutexLock lock(mutex_);
+  const auto found = table_.files.find(inode);
+  if (found != table_.files.end()) NoteFile(inode, std::nullopt, found->second.revision);
+}
+
 void QuotaUsage::NoteQuota(InodeId directory, const std::optional<std::string_view>& value, uint64_t revision) {
   Sums& sums = table_.quotas[directory];
   auto record = value ? meta::QuotaRecord::Decode(*value) : Result<meta::QuotaRecord>(InvalidArgument(""));

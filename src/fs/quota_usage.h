@@ -38,6 +38,8 @@ class QuotaUsage {
   // dropped: so whoever reads the keys first, and then tells of all changes since, in their order, has it right in the
   // end. What does not decode counts as gone: a check tells of it.
   void Note(std::string_view key, const std::optional<std::string_view>& value, uint64_t revision);
+  // This host has removed the file: it counts no more, though the news of that come later.
+  void NoteGone(InodeId inode);
   // All news up to that revision were told.
   void NoteRevision(uint64_t revision);
   // Takes over all that `fresh` knows, in place of what is known here, as of that revision.

@@ -55,8 +55,10 @@ Status Quotas::Start() {
   return {};
 }
 
+void Quotas::EndWaits() { stop_.request_stop(); }
+
 void Quotas::Stop() {
-  stop_.request_stop();
+  EndWaits();
   if (give_back_.joinable()) give_back_.join();
   queue_.reset();
 }
@@ -147,13 +149,12 @@ bool Quotas::IsVain(InodeId quota) const {
          credit.record_revision == standing->record_revision;
 }
 
-void Quotas::NoteVain(InodeId quota) {
-  const auto standing = usage_.StandingOf(quota);
+void Quotas::NoteVain(InodeId quota, const meta::QuotaBytes& used) {
   MutexLock lock(mutex_);
   Credit& credit = credits_[quota];
   credit.vain_until = Clock::Now() + kVainHolds;
   credit.vain_frees = credit.frees;
-  if (standing) credit.vain_at = standing->used;
+  credit.vain_at = used;
 }
 
 Status Quotas::CheckMayCreate(InodeId quota) const {
@@ -171,6 +172,7 @@ void Quotas::AwaitMayCreate(const Context& context, InodeId quota, Done<void> do
 }
 
 void Quotas::Settle(const Context& context, Lack lack) {
+  if (lack.attempt()) return;
   SettleAgain(context, std::make_shared<const Lack>(std::move(lack)), kSettleTriesMax);
 }
 
@@ -220,16 +222,19 @@ void Quotas::SettleBatch(TaskQueue& queue, InodeId quota) {
 }
 
 Status Quotas::SettleNow(InodeId quota, const meta::QuotaBytes& bytes) {
-  const Context context = until_stop_.WithTimeout(at_.wait_max);
+  const Context context = until_stop_.WithStop(stop_.get_token()).WithTimeout(at_.wait_max);
   CAIRNFS_RETURN_IF_ERROR(RenewInTime(context, quota, bytes));
   if (Has(quota, bytes) || IsVain(quota)) return {};
   // A round stores all that was accepted, and publishes it: then it is known what of it was new.
   CAIRNFS_RETURN_IF_ERROR(AwaitRound(context));
+  std::optional<QuotaUsage::Standing> looked_at;
   do {
+    looked_at = usage_.StandingOf(quota);
     CAIRNFS_RETURN_IF_ERROR(RenewAmongOthers(context, quota, bytes));
     if (Has(quota, bytes)) return {};
-  } while (EmptyTrash(context, quota, bytes));
-  NoteVain(quota);
+  } while (!context.Expired() && EmptyTrash(context, quota, bytes));
+  // What is freed since that was looked at is worth another look.
+  if (looked_at) NoteVain(quota, looked_at->used);
   return {};
 }
 
@@ -257,12 +262,12 @@ bool Quotas::EmptyTrash(const Context& context, InodeId quota, const meta::Quota
     return Minus(bytes.*of, Minus(before->limit.*of, before->used.*of));
   };
   const uint64_t lacks = std::max(lacking(&meta::QuotaBytes::logical), lacking(&meta::QuotaBytes::unique));
-  if (!at_.trash.EmptyOldestUnder(context, quota, lacks)) return false;
-  const Context soon = context.WithTimeout(kPublishNewsWait);
   const auto is_told = [&] {
     const auto standing = usage_.StandingOf(quota);
     return !standing || standing->used.logical < before->used.logical;
   };
+  if (!at_.trash.EmptyOldestUnder(context, quota, lacks, is_told)) return false;
+  const Context soon = context.WithTimeout(kPublishNewsWait);
   while (!is_told() && soon.Sleep(kNewsLook)) {
   }
   return true;

@@ -44,6 +44,8 @@ class Quotas {
   void SetShares(std::unique_ptr<QuotaShares> shares) { shares_ = std::move(shares); }
   QuotaUsage& usage() { return usage_; }
   Status Start();
+  // From now on nobody is kept waiting: what is not known yet counts as not to be found out.
+  void EndWaits();
   void Stop();
 
   bool any() const { return usage_.any(); }
@@ -57,9 +59,9 @@ class Quotas {
     std::function<bool()> attempt;              // takes credit, and goes on; false: there is not enough
     std::function<void(const Error&)> refused;  // kQuotaExceeded, kInterrupted, or why it cannot be found out
   };
-  // Finds out how much there is left, and calls `attempt`, again while there may be enough, or `refused`, on another
-  // thread. Waits for a round if it has to, for what other hosts give back, and until the trash is emptied of what
-  // counts. Those that wait for the same quota share one look.
+  // Calls `attempt` at once. If that was in vain, finds out how much there is left, and calls it again while there may
+  // be enough, or `refused`, on another thread. Waits for a round if it has to, for what other hosts give back, and
+  // until the trash is emptied of what counts. Those that wait for the same quota share one look.
   void Settle(const Context& context, Lack lack);
   // The same, for what CheckMayCreate has refused.
   void AwaitMayCreate(const Context& context, InodeId quota, Done<void> done);
@@ -107,7 +109,7 @@ class Quotas {
   Status AwaitRound(const Context& context);
   Status RenewAmongOthers(const Context& context, InodeId quota, const meta::QuotaBytes& bytes);
   bool EmptyTrash(const Context& context, InodeId quota, const meta::QuotaBytes& bytes);
-  void NoteVain(InodeId quota);
+  void NoteVain(InodeId quota, const meta::QuotaBytes& used);
   bool IsVain(InodeId quota) const;
   enum class Wants { kMore, kNothing };
   Status Renew(const Context& context, InodeId quota, const meta::QuotaBytes& bytes, Wants wants);

@@ -362,9 +362,12 @@ bool Trash::EmptyOldest() {
 }
 
 // What unlink moved there counts no more, and an empty directory has nothing that does.
-Status Trash::DoomOldestUnder(const Context& context, InodeId quota, uint64_t bytes, Emptied& doomed) {
+Result<std::vector<meta::TrashEntry>> Trash::FindOldestUnder(const Context& context, InodeId quota, uint64_t bytes) {
+  std::vector<meta::TrashEntry> oldest;
+  uint64_t sum = 0;
   std::string after;
-  for (bool is_last = false; !is_last && (doomed.entries == 0 || doomed.bytes < bytes);) {
+  const auto is_enough = [&] { return !oldest.empty() && sum >= bytes; };
+  for (bool is_last = false; !is_last && !is_enough();) {
     CAIRNFS_ASSIGN_OR_RETURN(auto page, at_.names.ListTrash(context, after, kTrashPerPage));
     is_last = page.size() < kTrashPerPage;
     if (!page.empty()) after = page.back().key;
@@ -373,31 +376,42 @@ Status Trash::DoomOldestUnder(const Context& context, InodeId quota, uint64_t by
       return entry.record.type != S_IFDIR || !may_count || entry.parts.inode == quota;
     });
     CAIRNFS_ASSIGN_OR_RETURN(auto under, at_.names.TrashUnder(context, page, quota, kTrashRecordsPerRead));
-    uint64_t sum = doomed.bytes;
-    auto end = under.begin();
-    while (end != under.end() && (sum < bytes || (doomed.entries == 0 && end == under.begin()))) {
-      sum += (end++)->record.bytes;
+    for (auto entry = under.begin(); entry != under.end() && !is_enough(); ++entry) {
+      sum += entry->record.bytes;
+      oldest.push_back(std::move(*entry));
     }
-    under.erase(end, under.end());
-    CAIRNFS_RETURN_IF_ERROR(Doom(context, under, doomed));
   }
-  return {};
+  return oldest;
 }
 
-bool Trash::EmptyOldestUnder(const Context& context, InodeId quota, uint64_t bytes) {
-  if (is_read_only_ || IsStopped() || !HoldsAny()) return false;
-  const Context soon = context.WithStop(stop_.get_token()).WithTimeout(kEmptyAtOnceMax);
+// The time begins once it has the lock: others may clear for long.
+Status Trash::ClearSoon(const Context& context, const std::vector<meta::TrashEntry>& first, Emptied& doomed,
+                        Emptied& cleared) {
   MutexLock lock(clearing_);
-  Emptied doomed, cleared;
-  Status done = DoomOldestUnder(soon, quota, bytes, doomed);
-  if (done.ok() && has_doomed_) done = Clear(soon, cleared);
-  if (doomed.entries > 0) {
-    spdlog::info("the trash is emptied of the {} oldest directories that count for the quota of inode {}",
-                 doomed.entries, quota.value);
-  }
+  const Context soon = context.WithStop(stop_.get_token()).WithTimeout(kEmptyAtOnceMax);
+  Status done = Doom(soon, first, doomed);
+  if (done.ok()) done = Clear(soon, cleared);
   if (!done.ok()) Wake();  // the rest goes in the background
+  return done;
+}
+
+bool Trash::EmptyOldestUnder(const Context& context, InodeId quota, uint64_t bytes,
+                             const std::function<bool()>& is_freed) {
+  if (is_read_only_ || IsStopped() || !HoldsAny()) return false;
+  // What somebody has emptied already counts until it is removed: no more goes before that.
+  Emptied doomed, cleared;
   // As in EmptyOldest: names that go are no reason to look again.
-  return doomed.entries > 0 || cleared.bytes > 0;
+  const auto may_fit = [&](const Status& done) {
+    const bool is_cut_short = !done.ok() && done.error().code == ErrorCode::kInterrupted;
+    return cleared.bytes > 0 || is_cut_short || is_freed();
+  };
+  if (may_fit(ClearSoon(context, {}, doomed, cleared))) return true;
+  const auto oldest = FindOldestUnder(context, quota, bytes);
+  if (!oldest.ok() || oldest->empty() || is_freed()) return is_freed();
+  const Status done = ClearSoon(context, *oldest, doomed, cleared);
+  spdlog::info("the trash is emptied of the {} oldest directories that count for the quota of inode {}", doomed.entries,
+               quota.value);
+  return may_fit(done);
 }
 
 // Counts what there is, too.

@@ -82,9 +82,10 @@ class Trash {
   // For who needs room: empties the oldest, at least an eighth of all, by bytes and by entries, and returns once that
   // is removed, or after half a minute of it. False: there was nothing, or Stop was called.
   bool EmptyOldest();
-  // For who finds no room in the quota: empties the oldest directories that count for it, of at least so many bytes if
-  // there are, and returns as EmptyOldest does. What lies there under no directory counts for none.
-  bool EmptyOldestUnder(const Context& context, InodeId quota, uint64_t bytes);
+  // For who finds no room in the quota: removes what is to go already, and, if nothing was, the oldest directories that
+  // count for it, of at least so many bytes if there are. Returns as EmptyOldest does. What lies there under no
+  // directory counts for none. Once `is_freed` says so, nothing more goes: others have made room meanwhile.
+  bool EmptyOldestUnder(const Context& context, InodeId quota, uint64_t bytes, const std::function<bool()>& is_freed);
   bool IsStopped() const { return stop_.stop_requested(); }
   // Whether it may hold something, or has something that goes yet; a look tells. Does not wait.
   bool HoldsAny() const;
@@ -102,7 +103,10 @@ class Trash {
   Result<meta::TrashParams::Held> MeasureNow(const Context& context, uint32_t uid, InodeId directory);
   Status EmptyExpired(const Context& context);
   Result<uint64_t> DoomOldest(const Context& context);  // how many
-  Status DoomOldestUnder(const Context& context, InodeId quota, uint64_t bytes, Emptied& doomed);
+  Result<std::vector<meta::TrashEntry>> FindOldestUnder(const Context& context, InodeId quota, uint64_t bytes);
+  // Takes `first` out of the trash for good, and removes all that is to go, as Doom and Clear do.
+  Status ClearSoon(const Context& context, const std::vector<meta::TrashEntry>& first, Emptied& doomed,
+                   Emptied& cleared) EXCLUDES_LOCK(clearing_);
   void Wake();
   // Adds to `doomed`, also where it fails.
   Status Doom(const Context& context, const std::vector<meta::TrashEntry>& entries, Emptied& doomed);

@@ -77,10 +77,11 @@ TEST_F(QuotasTest, ManyWritersOfAFullOneShareItsLooks) {
   auto file = Create("a");
   ASSERT_TRUE(world_.Write(file, 0, RandomText(1, kSomeBytes / 2)).ok());
   std::atomic<uint64_t> accepted{0};
+  std::vector<FileSystem::Created> files;  // made before there is no room for one
+  for (uint64_t i = 0; i < 8; i++) files.push_back(Create("of" + std::to_string(i)));
   std::vector<std::thread> writers;
   for (uint64_t i = 0; i < 8; i++) {
-    writers.emplace_back([&, i] {
-      auto own = Create("of" + std::to_string(i));
+    writers.emplace_back([&, i, own = files[i]] {
       for (uint64_t at = 0; world_.Write(own, at, RandomText(i + at, 16 * kKiB)).ok(); at += 16 * kKiB) {
         accepted += 16 * kKiB;
       }

@@ -98,6 +98,21 @@ TEST_F(QuotasTrashTest, WhatRetentionRemovedGoesBeforeAWriteIsRefused) {
   Close(file);
 }
 
+// It adds nothing.
+TEST_F(QuotasTrashTest, WhatIsWrittenOverEmptiesNothing) {
+  KeepTrash();
+  ASSERT_TRUE(Set(2 * kSomeBytes).ok());
+  RemoveCheckpoint("a");
+  auto file = Create("file");
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(9, kSomeBytes)).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  ASSERT_TRUE(world_.Write(file, 0, RandomText(10, kSomeBytes)).ok());
+  ASSERT_TRUE(world_.Fsync(file).ok());
+  EXPECT_EQ(world_.fs->trash().entries(), 1u);
+  EXPECT_EQ(Used().logical, 2 * kSomeBytes);
+  Close(file);
+}
+
 TEST_F(QuotasTrashTest, WhatRetentionRemovedGoesBeforeAFileIsRefused) {
   KeepTrash();
   ASSERT_TRUE(Set(kSomeBytes).ok());
