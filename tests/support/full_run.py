@@ -28,6 +28,7 @@ class FullRun(Run):
     def __init__(self, world, hosts, name):
         self.under_way, self.whole, self.rewriting = {}, None, None
         self.watched, self.watcher, self.has_quota = None, None, False
+        self.gone_before_quota = set()  # what may have been removed before it was set
         super().__init__(world, hosts, name)
 
     def may_be_there(self):
@@ -80,7 +81,10 @@ class FullRun(Run):
         assert name in self.may_be_gone, f"{self.name}/{name} is in the trash: {self}"
         try:
             host.cairnfs("trash", "restore", str(ids[name]), "--mount", host.mount_point)
-        except AssertionError:
+        except AssertionError as refused:
+            # It may have been removed before there was a quota.
+            if self.has_quota and name in self.gone_before_quota and "under another quota" in str(refused):
+                return
             # What stayed inside has the name.
             assert self.keep_inside and os.path.isdir(self.path(name)), f"{name} cannot be restored: {self}"
             return
@@ -128,6 +132,8 @@ class FullRun(Run):
             return
         host = self.any_host()
         host.cairnfs("quota", "set", self.path("", host), "--logical", "1T")
+        if not self.has_quota:
+            self.gone_before_quota = set(self.may_be_gone)
         self.has_quota = True
 
     def empty_trash(self):
