@@ -345,9 +345,9 @@ Result<uint64_t> Trash::DoomOldest(const Context& context) {
 
 bool Trash::EmptyOldest() {
   if (is_read_only_ || IsStopped()) return false;
+  MutexLock lock(clearing_);
   // Whoever waits for it goes on after that, though there be more.
   const Context context = Context(stop_.get_token()).WithTimeout(kEmptyAtOnceMax);
-  MutexLock lock(clearing_);
   const auto doomed = DoomOldest(context);
   Emptied cleared;
   const Status done = doomed.ok() ? Clear(context, cleared) : Status(doomed.error());
