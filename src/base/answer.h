@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cassert>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/context.h"
+#include "base/result.h"
 
 namespace cairnfs {
 
@@ -42,5 +44,14 @@ class Answer {
   CondVar changed_;
   std::optional<T> value_ GUARDED_BY(mutex_);
 };
+
+// Calls `start` with a callback, and waits for the status that this is told, on whichever thread. nullopt: the context
+// expired first, and the callback may come later.
+template <typename Start>
+std::optional<Status> AwaitStatus(const Context& context, const Start& start) {
+  const auto answer = std::make_shared<Answer<Status>>();
+  start([answer](const Status& status) { answer->Set(status); });
+  return answer->Wait(context) ? std::optional(answer->Take()) : std::nullopt;
+}
 
 }  // namespace cairnfs

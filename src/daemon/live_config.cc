@@ -92,10 +92,9 @@ Status LiveConfig::Remount(const Context& context, const control::RemountCall& c
 }
 
 Status LiveConfig::Change(const Context& context, const Config& config) {
-  const auto changed = std::make_shared<Answer<Status>>();
-  filesystem_.maintenance().Change(FileSystemOptions(config, 0),
-                                   [changed](const Status& status) { changed->Set(status); });
-  if (changed->Wait(context)) return changed->Take();
+  const auto changed = AwaitStatus(
+      context, [&](auto done) { filesystem_.maintenance().Change(FileSystemOptions(config, 0), std::move(done)); });
+  if (changed) return *changed;
   return MakeError(ErrorCode::kInterrupted, "interrupted before everything was durable");
 }
 

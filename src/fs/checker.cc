@@ -61,10 +61,9 @@ void Checker::Run(const Context& asker, const Done<CheckReport>& done) {
 
 // The check is about what was written before it. A round may take long; whoever asked need not wait for its end.
 Status Checker::AwaitRound(const Context& context) {
-  const auto round = std::make_shared<Answer<Status>>();
-  at_.rounds.Request([round](Status status) { round->Set(std::move(status)); }, SyncRounds::Scope::kNames);
-  if (!round->Wait(context)) return MakeError(ErrorCode::kInterrupted, "stopped");
-  return round->Take();
+  const auto round =
+      AwaitStatus(context, [this](Done<void> done) { at_.rounds.Request(std::move(done), SyncRounds::Scope::kNames); });
+  return round ? *round : Status(MakeError(ErrorCode::kInterrupted, "stopped"));
 }
 
 // What the walk over names and recipes reads may come from memory, and what they lie in be damaged.

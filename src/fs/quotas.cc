@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/answer.h"
 #include "base/start_thread.h"
 #include "fs/trash.h"
 
@@ -21,25 +22,6 @@ constexpr int kSettleTriesMax = 16;  // of one write: others may take what was f
 constexpr uint64_t kWantedShare = 16, kWantedMax = 256 * kMiB, kWantedMin = 64 * kKiB;
 
 uint64_t Minus(uint64_t value, uint64_t less) { return value - std::min(value, less); }
-
-// Waits for what is told on another thread; nullopt: the context has expired first.
-std::optional<Status> Await(const Context& context, const std::function<void(Done<void> done)>& start) {
-  struct Answer {
-    Mutex mutex;
-    CondVar told;
-    std::optional<Status> status GUARDED_BY(mutex);
-  };
-  auto answer = std::make_shared<Answer>();
-  start([answer](const Status& status) {
-    MutexLock lock(answer->mutex);
-    answer->status = status;
-    answer->told.NotifyAll();
-  });
-  MutexLock lock(answer->mutex);
-  static_cast<void>(context.Wait(answer->mutex, answer->told,
-                                 [&]() REQUIRES_LOCK(answer->mutex) { return answer->status.has_value(); }));
-  return answer->status;
-}
 
 }  // namespace
 
@@ -107,9 +89,8 @@ Status Quotas::Promise(const Context& context, InodeId quota, InodeId file, cons
     promised_[file] = {quota, bytes};
     return true;
   };
-  if (take()) return {};
   // `context` ends it: Settle answers then.
-  return *Await({}, [&](const Done<void>& done) {
+  return *AwaitStatus({}, [&](const Done<void>& done) {
     const auto attempt = [take, done] {
       const bool is_taken = take();
       if (is_taken) done({});
@@ -240,7 +221,7 @@ Status Quotas::SettleNow(InodeId quota, const meta::QuotaBytes& bytes) {
 
 // What it could not publish counts as it is here.
 Status Quotas::AwaitRound(const Context& context) {
-  const auto ended = Await(context, [this](Done<void> done) { at_.rounds.Request(std::move(done)); });
+  const auto ended = AwaitStatus(context, [this](Done<void> done) { at_.rounds.Request(std::move(done)); });
   if (ended) return {};
   return MakeError(ErrorCode::kUnavailable, "what was written is not published, so nobody knows what of it counts");
 }

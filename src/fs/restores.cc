@@ -1,10 +1,10 @@
 // Restoring from the trash: a name for what has none, by the rights of a rename.
 #include <sys/stat.h>
 
-#include <future>
 #include <mutex>
 #include <shared_mutex>
 
+#include "base/answer.h"
 #include "base/log.h"
 #include "base/utc_text.h"
 #include "cairnfs/cairnfs.h"
@@ -29,12 +29,9 @@ Error AboutPlace(const Error& why, const TrashItem& item, bool is_own_place) {
   return error.WithContext("'" + item.path + "'");
 }
 
-// Waits for an answer that comes on another thread.
 template <typename Start>
-Status Await(Start start) {
-  std::promise<Status> answer;
-  start([&](const Status& status) { answer.set_value(status); });
-  return answer.get_future().get();
+Status Await(const Start& start) {
+  return *AwaitStatus({}, start);
 }
 
 }  // namespace

@@ -263,10 +263,8 @@ void Tickets::Wake() {
 }
 
 Status Tickets::SyncNames(const Context& context) {
-  const auto synced = std::make_shared<Answer<Status>>();
-  at_.sync_names([synced](const Status& status) { synced->Set(status); });
-  if (!synced->Wait(context)) return MakeError(ErrorCode::kInterrupted, "the wait was ended");
-  return synced->Take();
+  const auto synced = AwaitStatus(context, at_.sync_names);
+  return synced ? *synced : Status(MakeError(ErrorCode::kInterrupted, "the wait was ended"));
 }
 
 // For good on return. Else it is there still, or again: whoever asked is not told.
