@@ -20,6 +20,11 @@ std::optional<InodeId> InodeOf(std::string_view kind, std::string_view key) {
 
 constexpr std::string_view kQuota = "WUq", kShare = "WUh", kUsage = "WUu";
 
+QuotaBytes BytesOf(Decoder& decoder) {
+  const uint64_t logical = decoder.U64();
+  return {logical, decoder.U64()};
+}
+
 Error Corrupt(std::string_view what) { return MakeError(ErrorCode::kCorrupt, std::string(what) + " does not decode"); }
 
 }  // namespace
@@ -32,8 +37,7 @@ Result<QuotaRecord> QuotaRecord::Decode(std::string_view value) {
   Decoder decoder(value);
   const uint8_t version = decoder.U8(), state = decoder.U8();
   QuotaRecord record;
-  record.limit.logical = decoder.U64();
-  record.limit.unique = decoder.U64();
+  record.limit = BytesOf(decoder);
   const bool is_state = state <= static_cast<uint8_t>(State::kTaking);
   if (!decoder.Finished() || version != kQuotaVersion || !is_state) return Corrupt("the record of a quota");
   record.state = static_cast<State>(state);
@@ -48,8 +52,7 @@ Result<QuotaShare> QuotaShare::Decode(std::string_view value) {
   Decoder decoder(value);
   const uint8_t version = decoder.U8();
   QuotaShare share;
-  share.bytes.logical = decoder.U64();
-  share.bytes.unique = decoder.U64();
+  share.bytes = BytesOf(decoder);
   if (decoder.Finished() && version == kQuotaVersion) return share;
   return Corrupt("a host's share of a quota");
 }
@@ -63,8 +66,7 @@ Result<UsageRecord> UsageRecord::Decode(std::string_view value) {
   const uint8_t version = decoder.U8();
   UsageRecord record;
   record.quota.value = decoder.U64();
-  record.bytes.logical = decoder.U64();
-  record.bytes.unique = decoder.U64();
+  record.bytes = BytesOf(decoder);
   if (decoder.Finished() && version == kQuotaVersion && record.quota.value != 0) return record;
   return Corrupt("what a file counts for a quota");
 }
