@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "../../support/passing_store.h"
 #include "base/clock.h"
 #include "coherence/delegated_store.h"
 #include "fake_session.h"
@@ -62,32 +63,14 @@ class UnsureStore final : public kv::KvStore {
 };
 
 // Its watches miss the next event when they are told to, and then the first look at what they missed fails.
-class DeafStore final : public kv::SharedKvStore {
+class DeafStore final : public PassingStore {
  public:
-  explicit DeafStore(kv::SharedKvStore& inner) : inner_(inner) {}
-  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
-    return inner_.Get(context, key);
-  }
+  using PassingStore::PassingStore;
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
                             size_t limit) override {
     if (next_range_fails.exchange(false)) return MakeError(ErrorCode::kUnavailable, "as the test says");
-    return inner_.Range(context, begin, end, limit);
+    return PassingStore::Range(context, begin, end, limit);
   }
-  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
-    return inner_.Read(context, spans);
-  }
-  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
-    return inner_.Commit(context, transaction);
-  }
-  Status Sync(const Context& context) override { return inner_.Sync(context); }
-  kv::KvLimits limits() const override { return inner_.limits(); }
-  Result<kv::LeaseId> GrantLease(const Context& context, milliseconds ttl) override {
-    return inner_.GrantLease(context, ttl);
-  }
-  Result<milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override {
-    return inner_.KeepLeaseAlive(context, lease);
-  }
-  Status RevokeLease(const Context& context, kv::LeaseId lease) override { return inner_.RevokeLease(context, lease); }
   Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
                                              uint64_t after_revision, kv::WatchCallbacks callbacks) override {
     auto changed = std::move(callbacks.changed);
@@ -97,13 +80,10 @@ class DeafStore final : public kv::SharedKvStore {
       next_range_fails = true;
       lost(revision);
     };
-    return inner_.Watch(context, begin, end, after_revision, std::move(callbacks));
+    return PassingStore::Watch(context, begin, end, after_revision, std::move(callbacks));
   }
 
   std::atomic<bool> missing{false}, next_range_fails{false};
-
- private:
-  kv::SharedKvStore& inner_;
 };
 
 struct Host {

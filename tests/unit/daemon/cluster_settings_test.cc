@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "../../support/eventually.h"
+#include "../../support/passing_store.h"
 #include "daemon/cluster_setup.h"
 #include "kv/engine.h"
 #include "kv/hosted_store.h"
@@ -15,46 +16,27 @@ namespace cairnfs::daemon {
 namespace {
 
 // A store whose watches the test tells what it wants: as after a loss of the connection, or of the history.
-class ToldStore final : public kv::SharedKvStore {
+class ToldStore final : public PassingStore {
  public:
-  explicit ToldStore(kv::SharedKvStore& store) : store_(store) {}
+  using PassingStore::PassingStore;
   kv::WatchCallbacks told;
   bool reads_fail = false;
   int conflicts = 0;  // of the commits to come, as when another host is quicker each time
 
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     if (std::exchange(reads_fail, false)) return MakeError(ErrorCode::kUnavailable, "not now");
-    return store_.Get(context, key);
-  }
-  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
-                            size_t limit) override {
-    return store_.Range(context, begin, end, limit);
-  }
-  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
-    return store_.Read(context, spans);
+    return PassingStore::Get(context, key);
   }
   Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
-    if (conflicts == 0) return store_.Commit(context, transaction);
+    if (conflicts == 0) return PassingStore::Commit(context, transaction);
     --conflicts;
     return MakeError(ErrorCode::kConflict, "another host was quicker");
   }
-  Status Sync(const Context& context) override { return store_.Sync(context); }
-  kv::KvLimits limits() const override { return store_.limits(); }
-  Result<kv::LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override {
-    return store_.GrantLease(context, ttl);
-  }
-  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override {
-    return store_.KeepLeaseAlive(context, lease);
-  }
-  Status RevokeLease(const Context& context, kv::LeaseId lease) override { return store_.RevokeLease(context, lease); }
   Result<std::unique_ptr<kv::KvWatch>> Watch(const Context&, std::string_view, std::string_view, uint64_t,
                                              kv::WatchCallbacks callbacks) override {
     told = std::move(callbacks);
     return std::make_unique<kv::KvWatch>();
   }
-
- private:
-  kv::SharedKvStore& store_;
 };
 
 class ClusterSettingsTest : public ::testing::Test {

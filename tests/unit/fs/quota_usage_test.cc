@@ -7,6 +7,7 @@
 #include <random>
 
 #include "../../support/eventually.h"
+#include "../../support/passing_store.h"
 #include "fs/quota_shares.h"
 #include "kv/hosted_store.h"
 
@@ -94,46 +95,25 @@ TEST(QuotaUsageTest, WhatCountsForNoQuotaIsNoQuota) {
 }
 
 // A store whose watch is told what to say, and whose reads can fail, or have something happen after them.
-class WatchedStore final : public kv::SharedKvStore {
+class WatchedStore final : public PassingStore {
  public:
-  explicit WatchedStore(kv::HostedStore& store) : store_(store) {}
-  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
-    return store_.Get(context, key);
-  }
+  using PassingStore::PassingStore;
   Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
                             size_t limit) override {
     if (failing_reads > 0 && failing_reads-- > 0) return MakeError(ErrorCode::kUnavailable, "the store is away");
-    auto range = store_.Range(context, begin, end, limit);
+    auto range = PassingStore::Range(context, begin, end, limit);
     if (after_read) after_read();
     return range;
   }
-  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
-    return store_.Read(context, spans);
-  }
-  Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
-    return store_.Commit(context, transaction);
-  }
-  Status Sync(const Context&) override { return {}; }
-  kv::KvLimits limits() const override { return store_.limits(); }
-  Result<kv::LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override {
-    return store_.GrantLease(context, ttl);
-  }
-  Result<std::chrono::milliseconds> KeepLeaseAlive(const Context& context, kv::LeaseId lease) override {
-    return store_.KeepLeaseAlive(context, lease);
-  }
-  Status RevokeLease(const Context& context, kv::LeaseId lease) override { return store_.RevokeLease(context, lease); }
   Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
                                              uint64_t after_revision, kv::WatchCallbacks callbacks) override {
     told = callbacks;
-    return store_.Watch(context, begin, end, after_revision, std::move(callbacks));
+    return PassingStore::Watch(context, begin, end, after_revision, std::move(callbacks));
   }
 
   int failing_reads = 0;
   std::function<void()> after_read;
   kv::WatchCallbacks told;
-
- private:
-  kv::HostedStore& store_;
 };
 
 // A host of three: what it has heard, and its shares.
