@@ -12,6 +12,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cluster import wait_until
 from cluster_world import MIB, error_of, main, read, write
+from quotas import walk
 
 PIECE = 128 * 1024
 
@@ -40,15 +41,6 @@ def show(host, *names):
 def used(host, *names):
     told = show(host, *names)
     return told["logical_used_bytes"], told["unique_used_bytes"]
-
-
-def walk(path):
-    blocks = {}
-    for folder, _, files in os.walk(path):
-        for name in files:
-            info = os.lstat(f"{folder}/{name}")
-            blocks[info.st_ino] = info.st_blocks * 512
-    return sum(blocks.values())
 
 
 def wait_for_use(host, folder, expected=None, seconds=30):

@@ -14,6 +14,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, program, run_cases
 from cluster import wait_until
+from quotas import walk
 from runs import call
 
 MIB = 1 << 20
@@ -52,16 +53,6 @@ def show(path):
 def used(path):
     told = show(path)
     return told["logical_used_bytes"], told["unique_used_bytes"]
-
-
-def walk(path):
-    """What a walk finds: the blocks of each file once."""
-    blocks = {}
-    for folder, _, files in os.walk(path):
-        for name in files:
-            info = os.lstat(f"{folder}/{name}")
-            blocks[info.st_ino] = info.st_blocks * 512
-    return sum(blocks.values())
 
 
 def sync(mount):

@@ -70,11 +70,15 @@ class FullRun(Run):
 
     # The trash.
 
+    def removed_directories(self, host):
+        """Of this run, as entries of the trash."""
+        entries = json.loads(host.cairnfs("trash", "ls", host.mount_point, "--json"))["entries"]
+        return [entry for entry in entries
+                if os.path.dirname(entry["path"]) == self.name and entry["type"] == "directory"]
+
     def restore(self):
         host = self.any_host()
-        entries = json.loads(host.cairnfs("trash", "ls", host.mount_point, "--json"))["entries"]
-        ids = {os.path.basename(entry["path"]): entry["id"] for entry in entries
-               if os.path.dirname(entry["path"]) == self.name and entry["type"] == "directory"}
+        ids = {os.path.basename(entry["path"]): entry["id"] for entry in self.removed_directories(host)}
         name = self.pick(set(ids) & set(self.contents))
         if name is None:
             return
@@ -139,9 +143,8 @@ class FullRun(Run):
     def empty_trash(self):
         """Of what this run's policy removed: that counts until then."""
         host = self.any_host()
-        for entry in json.loads(host.cairnfs("trash", "ls", host.mount_point, "--json"))["entries"]:
-            if os.path.dirname(entry["path"]) == self.name and entry["type"] == "directory":
-                host.cairnfs("trash", "empty", host.mount_point, "--id", str(entry["id"]))
+        for entry in self.removed_directories(host):
+            host.cairnfs("trash", "empty", host.mount_point, "--id", str(entry["id"]))
 
     def check_quota(self):
         def used():
