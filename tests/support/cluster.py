@@ -32,7 +32,8 @@ SMALL = {"pool_size": "64MiB", "reserve": "8MiB", "segment_size": "32MiB"}
 
 
 def wait_until(condition, seconds=60, what="", every=0.1):
-    """Calls condition until it is true; its value. A look that takes long, as one by a program, is taken more rarely."""
+    """Calls condition until it is true; its value. A look that takes long, as one by a program, is taken more rarely.
+    what: what is waited for, or a function that says it once it did not come."""
     deadline = time.monotonic() + seconds
     while True:
         began = time.monotonic()
@@ -40,7 +41,7 @@ def wait_until(condition, seconds=60, what="", every=0.1):
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not after {seconds} s: {what or condition}")
+            raise AssertionError(f"not after {seconds} s: {what() if callable(what) else what or condition}")
         time.sleep(max(every, 3 * (time.monotonic() - began)))
 
 

@@ -275,10 +275,15 @@ class Run:
             return goes in (before, self.left_to_go())
         wait_until(agrees, seconds=180, what=f"--dry-run of {self.name} as of {self}")
 
+    def why_not_over(self):
+        host = self.any_host()
+        told = host.cairnfs("retain", host.path(self.name), "--dry-run", "--json")
+        return f"{self.left_to_go()} of {self.name} to go, of {os.listdir(self.path(''))}: {self}; the daemons: {told}"
+
     def end(self):
         def is_over():
             return not self.left_to_go() and not any(name.startswith(GOING) for name in os.listdir(self.path("")))
-        wait_until(is_over, seconds=400, what=f"{self.left_to_go()} of {self.name} to go: {self}", every=0.5)
+        wait_until(is_over, seconds=400, what=self.why_not_over, every=0.5)
         if 0 < self.policy.abandoned_seconds < 60:
             wait_until(lambda: not any(os.path.exists(self.path(name)) for name in self.temporaries), seconds=400,
                        what=f"what was abandoned in {self.name} to go", every=0.5)
