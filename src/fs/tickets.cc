@@ -167,6 +167,9 @@ Result<TicketRecord> Tickets::Prepare(const Request& request, const Context& con
   for (const InodeId parent : {record.from_parent, record.to_parent}) {
     CAIRNFS_RETURN_IF_ERROR(CheckMayEnter(context, at_.names, request.who, parent));
   }
+  for (const InodeId changed : {record.directory, record.from_parent, record.to_parent}) {
+    CAIRNFS_RETURN_IF_ERROR(at_.names.CheckUnsealed(context, changed));
+  }
   CAIRNFS_ASSIGN_OR_RETURN(record.from_name,
                            at_.names.NameIn(context, record.from_parent, request.directory, kNamesSearchedMax));
   CAIRNFS_RETURN_IF_ERROR(CheckNames(record, context));

@@ -84,6 +84,10 @@ def wrong_input_is_told():
         with open(mount.path + "/file.tmp", "wb"):
             pass
         os.makedirs(mount.path + "/full/below")
+        sealed = make(mount, "sealed")
+        os.makedirs(mount.path + "/closed/sealed.tmp")
+        for directory in sealed + ".tmp", mount.path + "/closed":
+            call("seal", directory)
         for words, code, text in [
                 (("--async", path + ".tmp", path, "--ranks", "2"), USAGE, "excludes"),
                 (("--async", path + ".tmp"), USAGE, "FINAL is required"),
@@ -109,6 +113,9 @@ def wrong_input_is_told():
                 (("--async", path + ".tmp", scratch.path + "/step-1"), USAGE, "do not lie in one mount"),
                 (("--async", path + ".tmp", mount.path + "/.cairnfs-going-1"), USAGE, "what retention removes"),
                 (("--async", path + ".tmp", path + "x" * 300), FAILED, "name"),
+                (("--async", sealed + ".tmp", sealed), FAILED, "sealed"),
+                (("--async", path + ".tmp", mount.path + "/closed/step-1"), FAILED, "sealed"),
+                (("--async", mount.path + "/closed/sealed.tmp", path), FAILED, "sealed"),
                 (("--async", mount.path, path), USAGE, "the root of the filesystem cannot be renamed")]:
             said = call("commit", *words, expect=code).stderr
             assert text in said, (words, said)
@@ -437,6 +444,9 @@ def the_process_renames_no_other_directory():
         assert apply(parent=inode) == "ESTALE"
         assert apply(to_parent=inode) == "ESTALE"
         assert apply(where=scratch.path) == "ENOTCONN"
+        call("seal", path + ".tmp")
+        assert apply() == "EPERM", "only of a mount that is read-only EROFS may pass"
+        call("unseal", path + ".tmp")
         assert os.path.exists(path + ".tmp")
         assert apply() is None and os.listdir(path) == ["model"]
         mount.umount()
