@@ -303,18 +303,19 @@ void ClusterVolume::Stopping() {
 void ClusterVolume::StartFailed() { start_failed_ = true; }
 
 fs::FileSystem::Parts ClusterVolume::Parts() {
-  fs::FileSystem::Parts parts{.pool = storage_->pool(),
-                              .kv = *delegated_,
-                              .engines = {&storage_->engine()},
-                              .names = *names_,
-                              .chunks = *chunks_,
-                              .local_chunks = storage_->chunks(),
-                              .chunk_params = chunk_params_,
-                              .dedup = dedup_,
-                              .cluster = {{*membership_, peer_service_->peers(), *chunks_, *locks_, *fenced_,
-                                           cluster_store_->store(), cluster_store_->room_user()}},
-                              .cluster_space = [this] { return SpaceOfAll(); },
-                              .lacks_copies = [this] { return may_lack_copies_ && LacksCopies(); }};
+  fs::FileSystem::Parts parts{
+      .pool = storage_->pool(),
+      .kv = *delegated_,
+      .engines = {&storage_->engine()},
+      .names = *names_,
+      .chunks = *chunks_,
+      .local_chunks = storage_->chunks(),
+      .chunk_params = chunk_params_,
+      .dedup = dedup_,
+      .cluster = {{*membership_, peer_service_->peers(), *chunks_, *locks_, *fenced_, cluster_store_->store(),
+                   cluster_store_->room_user(), std::chrono::milliseconds(config_.lease_ms)}},
+      .cluster_space = [this] { return SpaceOfAll(); },
+      .lacks_copies = [this] { return may_lack_copies_ && LacksCopies(); }};
   if (kv::KvEngine* served = cluster_store_->engine()) parts.engines.push_back(served);
   return parts;
 }

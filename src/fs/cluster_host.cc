@@ -9,6 +9,8 @@ namespace {
 constexpr std::string_view kRetentionKey = "WR";  // under a session's lease: the id of the node that applies policies
 constexpr auto kOrphanAnswer = std::chrono::seconds(10);
 constexpr auto kOpenAnswer = std::chrono::seconds(5);  // of all hosts
+constexpr auto kWord = std::chrono::seconds(1);
+constexpr auto kWordPause = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -86,6 +88,23 @@ bool ClusterHost::Lives(const meta::Mark& mark) const {
   const auto id = cluster::NodeId::FromKey(mark.node);
   const cluster::NodeInfo* info = id ? view->Find(*id) : nullptr;
   return info != nullptr && info->session == marked_under;
+}
+
+bool ClusterHost::Answers(const Context& context, const meta::Mark& mark) {
+  const auto id = cluster::NodeId::FromKey(mark.node);
+  return id && parts_.peers.HoldOrphans(context.WithTimeout(kWord), *id, {}).ok();
+}
+
+Status ClusterHost::AwaitWord(const Context& context, const meta::Mark& mark) {
+  const Context patience = context.WithTimeout(2 * parts_.lease);
+  while (Lives(mark) && !Answers(patience, mark) && patience.Sleep(kWordPause)) continue;
+  if (!context.Expired()) return {};
+  return MakeError(ErrorCode::kInterrupted, "host " + NameOf(mark.node) + " has not answered");
+}
+
+void ClusterHost::AddSessionCompare(kv::Transaction& transaction, const meta::Mark& mark) {
+  const auto id = cluster::NodeId::FromKey(mark.node);
+  if (id) transaction.IfRevision(cluster::SessionKey(*id), mark.record.session);
 }
 
 void ClusterHost::NoteMarks(const meta::FileState& state, SharedContent& shared) const {

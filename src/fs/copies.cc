@@ -117,7 +117,8 @@ Status SharedCopies::CheckBelow(const Context& context, InodeId inode) {
     attr.marks = std::move(state.marks);
   }
   meta::RefusedCommit failure;
-  CAIRNFS_ASSIGN_OR_RETURN(failure.causes, at_.unpublished.Find(context, {std::move(attr)}));
+  CAIRNFS_ASSIGN_OR_RETURN(Unpublished::Found found, at_.unpublished.Find(context, {std::move(attr)}));
+  failure.causes = std::move(found.causes);
   if (failure.causes.empty()) return {};
   return MakeError(ErrorCode::kIo, failure.JoinCauses());
 }

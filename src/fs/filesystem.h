@@ -225,6 +225,7 @@ class FileSystem {
     kv::KvStore& store;                  // the fenced one, which remembers nothing
     kv::SharedKvStore& shared;           // below it
     kv::NameRoomUser* hosted = nullptr;  // where this host has names on its disk: it keeps room there
+    std::chrono::milliseconds lease{5000};  // of each session
   };
   struct Parts {  // all outlive the filesystem
     io::BufferPool& pool;

@@ -100,22 +100,25 @@ Status SharedNameChanges::CheckAllPublished(const Renaming& renaming) {
   return {};
 }
 
-Result<std::vector<meta::RefusalCause>> SharedNameChanges::FindUnsafe(const Renaming& renaming) {
+Result<Unpublished::Found> SharedNameChanges::FindUnsafe(const Renaming& renaming) {
   CAIRNFS_ASSIGN_OR_RETURN(auto lost, at().lost.FindMoved(renaming.caller.context, renaming.params));
   for (meta::RefusalCause& cause : lost) cause.host = shared_.host.NameOf(shared_.host.self());
-  if (!lost.empty()) return lost;
+  if (!lost.empty()) return Unpublished::Found{.causes = std::move(lost), .live = {}};
   return shared_.unpublished.Find(renaming.caller.context, renaming.sources);
 }
 
 void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<void>& done) {
   const meta::RenameParams& params = renaming.params;
   Status status = CheckAllPublished(renaming);
+  std::vector<meta::Mark> still_written;
   if (status.ok()) {
-    auto causes = FindUnsafe(renaming);
-    if (causes.ok() && !causes->empty()) {
-      return done(MakeError(ErrorCode::kIo, NoteRefused(renaming, std::move(*causes))));
+    auto found = FindUnsafe(renaming);
+    if (found.ok() && !found->causes.empty()) {
+      return done(MakeError(ErrorCode::kIo, NoteRefused(renaming, std::move(found->causes))));
     }
-    if (!causes.ok()) status = causes.error();
+    if (!found.ok()) status = found.error();
+    // Below what is being sealed nobody writes.
+    if (found.ok() && !params.seals) still_written = std::move(found->live);
   }
   if (status.ok()) status = MakeReplicated(renaming);
   // What was given up with the session looks as if it were published.
@@ -123,13 +126,18 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
   if (!status.ok()) return Refuse(renaming, status.error(), done);
   shared_rename_ready.Pass();
   meta::RenameParams guarded = params;
-  // The compare that every transaction has is with the session that there is by then.
-  guarded.guard = [this, session = renaming.session](kv::Transaction& transaction) {
+  // The compare that every transaction has is with the session that there is by then. A host that dies from here on,
+  // or while the rename waits for it, is found out by that of its session.
+  guarded.guard = [&, session = renaming.session](kv::Transaction& transaction) -> Status {
     shared_.host.AddSessionCompare(transaction, session);
+    for (const meta::Mark& mark : still_written) {
+      if (!shared_.host.Lives(mark)) return MakeError(ErrorCode::kStale, "a host was lost that was writing");
+      ClusterHost::AddSessionCompare(transaction, mark);
+    }
     return shared_.session.Check(session);
   };
   auto renamed = Commit(renaming.caller.context, guarded);
-  // Another host has put something else there, which was not waited for.
+  // Another host has put something else there, which was not waited for, or was lost.
   const bool is_another = !params.seals && !renamed.ok() && renamed.error().code == ErrorCode::kStale &&
                           renaming.session == shared_.host.session();
   if (is_another) return Rename(params, renaming.caller, done);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fs/name_changes.h"
+#include "fs/unpublished.h"
 
 namespace cairnfs::fs {
 
@@ -43,7 +44,7 @@ class SharedNameChanges final : public NameChanges {
   Status CheckAllPublished(const Renaming& renaming);
   // A cause for each file among or below the sources that lost bytes on this host; where there is none, for each that
   // is not published.
-  Result<std::vector<meta::RefusalCause>> FindUnsafe(const Renaming& renaming);
+  Result<Unpublished::Found> FindUnsafe(const Renaming& renaming);
   // Nothing of these is left to be published, as far as this host has them in memory.
   bool ArePublished(const std::vector<meta::Attr>& files);
   // For the log, the status and the rank gate. Returns the causes in one line.

@@ -36,30 +36,55 @@ Result<std::set<InodeId>> Unpublished::LyingBelow(const Context& context, const 
   return below;
 }
 
+Result<std::vector<meta::Namespace::MarkedFile>> Unpublished::MarksOf(const Context& context,
+                                                                      const std::vector<meta::Attr>& sources) {
+  const auto is_directory = [](const meta::Attr& attr) { return S_ISDIR(attr.mode); };
+  if (std::any_of(sources.begin(), sources.end(), is_directory)) return names_.ListMarks(context);
+  std::vector<meta::Namespace::MarkedFile> marked;
+  for (const meta::Attr& attr : sources) {
+    for (const meta::Mark& mark : attr.marks) marked.push_back({attr.inode, mark});
+  }
+  return marked;
+}
+
+// A host that has died keeps its session for a lease. Only where one of its files lies there is that waited for.
+Result<std::vector<meta::Mark>> Unpublished::TakeLive(const Context& context, const std::vector<meta::Attr>& sources,
+                                                      std::vector<meta::Namespace::MarkedFile>& marked) {
+  const auto is_written = [this](const auto& file) {
+    return host_.Lives(file.mark) && (host_.IsOwn(file.mark) || file.mark.record.failure.empty());
+  };
+  std::map<std::string, std::vector<InodeId>> files;  // by host
+  std::map<std::string, meta::Mark> hosts;
+  for (const auto& file : marked) {
+    if (host_.IsOwn(file.mark) || !is_written(file)) continue;
+    files[file.mark.node].push_back(file.inode);
+    hosts.emplace(file.mark.node, file.mark);
+  }
+  std::vector<meta::Mark> live;
+  for (const auto& [node, mark] : hosts) {
+    live.push_back(mark);
+    if (host_.Answers(context, mark)) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto below, LyingBelow(context, sources, files[node]));
+    if (!below.empty()) CAIRNFS_RETURN_IF_ERROR(host_.AwaitWord(context, mark));
+  }
+  std::erase_if(live, [this](const meta::Mark& mark) { return !host_.Lives(mark); });
+  std::erase_if(marked, is_written);
+  return live;
+}
+
 // What this host was to publish the round before has published, or failed to.
-Result<std::vector<meta::RefusalCause>> Unpublished::Find(const Context& context,
-                                                          const std::vector<meta::Attr>& sources) {
-  std::vector<meta::RefusalCause> causes;
+Result<Unpublished::Found> Unpublished::Find(const Context& context, const std::vector<meta::Attr>& sources) {
+  Found found;
   const std::map<InodeId, Error> failed = rounds_.FailedFiles();
   std::vector<InodeId> inodes;
   for (const auto& [inode, why] : failed) inodes.push_back(inode);
-  std::vector<meta::Namespace::MarkedFile> marked;
-  const auto is_directory = [](const meta::Attr& attr) { return S_ISDIR(attr.mode); };
-  if (std::any_of(sources.begin(), sources.end(), is_directory)) {
-    CAIRNFS_ASSIGN_OR_RETURN(marked, names_.ListMarks(context));
-  } else {
-    for (const meta::Attr& attr : sources) {
-      for (const meta::Mark& mark : attr.marks) marked.push_back({attr.inode, mark});
-    }
-  }
-  std::erase_if(marked, [&](const auto& file) {
-    return host_.Lives(file.mark) && (host_.IsOwn(file.mark) || file.mark.record.failure.empty());
-  });
+  CAIRNFS_ASSIGN_OR_RETURN(auto marked, MarksOf(context, sources));
+  CAIRNFS_ASSIGN_OR_RETURN(found.live, TakeLive(context, sources, marked));
   for (const auto& file : marked) inodes.push_back(file.inode);
   CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(context, sources, inodes));
   const auto add_cause = [&](InodeId inode, std::string_view node, const std::string& why) {
     if (!below.contains(inode)) return;
-    causes.push_back({.file = names_.PathOfInode(context, inode), .host = host_.NameOf(node), .why = why});
+    found.causes.push_back({.file = names_.PathOfInode(context, inode), .host = host_.NameOf(node), .why = why});
   };
   for (const auto& [inode, why] : failed) add_cause(inode, host_.self(), why.message);
   for (const auto& [inode, mark] : marked) {
@@ -68,7 +93,7 @@ Result<std::vector<meta::RefusalCause>> Unpublished::Find(const Context& context
               is_lost ? "the host was lost before its bytes were safe: write the file again, truncate or remove it"
                       : mark.record.failure);
   }
-  return causes;
+  return found;
 }
 
 }  // namespace cairnfs::fs

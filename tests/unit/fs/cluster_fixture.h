@@ -111,11 +111,13 @@ class Host {
   void Die() {
     membership->may_rejoin = false;
     gate->shut = true;
-    {
-      std::lock_guard lock(shared_.board.mutex);
-      shared_.board.handlers.erase(membership->self());
-    }
+    FallSilent();
     EndSession();
+  }
+  // Others reach it no more.
+  void FallSilent() {
+    std::lock_guard lock(shared_.board.mutex);
+    shared_.board.handlers.erase(membership->self());
   }
   void EndSession() {
     auto session = membership->session();
