@@ -80,7 +80,8 @@ void AtomicFiles::Flush(InodeId inode, const Closing::Descriptor& closed, Done<v
     at_.open_files.Flush(closed, std::move(note), caller);
   };
   const auto end = EndOf(caller.pid);
-  if (end && ProcessIdOf(caller.pid) != pending->process) return flush(done);
+  // Its number is that of no later process: a file is given its name, or none, with the last close of its process.
+  if (end && ProcessOf(caller.pid) != pending->process.number) return flush(done);
   if (NoteEnd(*pending, !end || (end->is_exiting && end->by_signal))) {
     if (end && end->is_exiting) return flush(done);
     const Error lost =

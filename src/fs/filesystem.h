@@ -222,9 +222,9 @@ class FileSystem {
     cluster::Peers& peers;
     cluster::ClusterChunkStore& chunks;
     coherence::ClusterLocks& locks;
-    kv::KvStore& store;                  // the fenced one, which remembers nothing
-    kv::SharedKvStore& shared;           // below it
-    kv::NameRoomUser* hosted = nullptr;  // where this host has names on its disk: it keeps room there
+    kv::KvStore& store;                     // the fenced one, which remembers nothing
+    kv::SharedKvStore& shared;              // below it
+    kv::NameRoomUser* hosted = nullptr;     // where this host has names on its disk: it keeps room there
     std::chrono::milliseconds lease{5000};  // of each session
   };
   struct Parts {  // all outlive the filesystem

@@ -54,6 +54,16 @@ std::set<uint64_t> CairnFsMounts(uint32_t thread) {
   return mounts;
 }
 
+// exec(2) closes descriptors while it holds a lock of its process, and recent kernels (6.18) take that lock for whoever
+// reads `stat`: who read it before he answers such a close would wait for himself. `status` takes none. A thread gives
+// up its memory before it closes its files at its end, and an exec never is without.
+enum class Life { kUnseen, kRuns, kEnds };
+Life LifeOf(uint32_t thread) {
+  const std::string status = ReadProc(thread, "status");
+  if (status.empty()) return Life::kUnseen;
+  return status.find("\nVmSize:") == std::string::npos ? Life::kEnds : Life::kRuns;
+}
+
 // Links of /proc and the exit code in `stat` are shown to the same: proc(5), PTRACE_MODE_READ_FSCREDS.
 bool ShowsItsEnd(uint32_t thread) {
   char target = 0;
@@ -96,7 +106,8 @@ pid_t ProcessOf(uint32_t thread) {
 }
 
 uint64_t StartOf(uint32_t thread) {
-  const auto end = EndOf(thread);
+  if (thread == 0) return 0;
+  const auto end = ParseThreadStat(ReadProc(thread, "stat"));
   return end ? end->started : 0;
 }
 
@@ -112,14 +123,15 @@ std::string CommandOf(uint32_t thread) {
   return name;
 }
 
-bool IsAlive(pid_t process) {
-  if (process == 0) return true;
-  const auto end = ParseThreadStat(ReadProc(static_cast<uint32_t>(process), "stat"));
-  return end && !end->is_exiting;
-}
+bool IsAlive(pid_t process) { return process == 0 || LifeOf(static_cast<uint32_t>(process)) == Life::kRuns; }
 
 std::optional<ThreadEnd> EndOf(uint32_t thread) {
   if (thread == 0) return std::nullopt;
+  switch (LifeOf(thread)) {
+    case Life::kUnseen: return std::nullopt;
+    case Life::kRuns: return ThreadEnd{};
+    case Life::kEnds: break;
+  }
   auto end = ParseThreadStat(ReadProc(thread, "stat"));
   if (end && end->is_exiting && !ShowsItsEnd(thread)) end->by_signal = true;
   return end;
@@ -143,7 +155,7 @@ bool HasOpenForWriting(uint32_t thread, InodeId inode) {
 }
 
 bool DiesBySignal(uint32_t thread) {
-  if (thread == 0) return false;
+  if (thread == 0 || LifeOf(thread) != Life::kEnds) return false;
   const auto end = ParseThreadStat(ReadProc(thread, "stat"));
   return end && end->is_exiting && end->by_signal;
 }

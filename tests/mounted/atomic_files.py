@@ -148,6 +148,22 @@ def the_last_close_of_its_process_gives_the_name():
         assert others(run.model) == "redirected\n"
 
 
+def an_exec_closes_and_ends():
+    """It waits for the answer to each close, and holds what a look at its /proc/PID/stat takes."""
+    words = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), b'new'); " \
+            "os.execv('/bin/true', ['true'])"
+    with Run() as run:
+        for _ in range(3):
+            with subprocess.Popen([PYTHON, "-c", words, run.model]) as process:
+                try:
+                    assert process.wait(60) == 0
+                except subprocess.TimeoutExpired:
+                    run.mount.kill()  # else nobody could end it
+                    raise
+            assert others(run.model) == "new"
+            os.unlink(run.model)
+
+
 def one_with_very_many_descriptors_closes_too():
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, max(20_000, limit[1])))
@@ -444,7 +460,7 @@ def readers_never_see_a_part():
 
 
 CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_hidden,
-         the_last_close_of_its_process_gives_the_name, one_with_very_many_descriptors_closes_too,
+         the_last_close_of_its_process_gives_the_name, an_exec_closes_and_ends, one_with_very_many_descriptors_closes_too,
          a_killed_writer_leaves_the_old_file, a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name,
          each_process_has_its_own_and_the_last_wins, the_writer_finds_its_own_file_by_the_name,
          attributes_and_rights_are_kept, hard_links_and_locks, the_directory_is_renamed_or_removed_meanwhile,

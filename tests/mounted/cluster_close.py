@@ -35,6 +35,7 @@ def close():
     try: os.close(descriptor)
     except OSError as error: os._exit(error.errno)
 if how == "exit": os._exit(0)  # the kernel closes it
+if how == "exec": os.execlp("true", "true")  # which closes it as well
 if how == "fork":
     child = os.fork()
     if child == 0: os._exit(0)
@@ -90,6 +91,8 @@ def what_is_closed_outlives_its_host(world):
     contents["rewritten"] = b"second one"
     assert start_writer(victim.path("closed", "exited"), MIB, "e", "exit").wait(60) == 0
     contents["exited"] = b"e" * MIB
+    assert start_writer(victim.path("closed", "executed"), MIB, "x", "exec").wait(60) == 0
+    contents["executed"] = b"x" * MIB
     victim.kill()
     for other in others:
         for name, content in contents.items():
