@@ -28,7 +28,9 @@ void AddLooks(CLI::App& app, CheckpointCommands& commands, int& exit_code) {
   watched->add_option("--match", watch.match, kMatch)->check(NotEmpty());
   watched->add_option("--since", watch.since, "also those after this revision, as a line before said")
       ->check(WholeNumber(0));
-  watched->add_option("--exec", watch.exec, "run this by sh for each, one after the other; {} is its path, quoted")
+  watched
+      ->add_option("--exec", watch.exec,
+                   "run this by sh for each, one after the other; {} is its path, or $1 inside \"...\"")
       ->check(NotEmpty());
   watched
       ->add_option("--hold", watch.hold, "keep retention from each for so long, once it is seen and once --exec begins")

@@ -18,6 +18,7 @@
 #include "commit_text.h"
 #include "commit_watch.h"
 #include "daemon/exit_codes.h"
+#include "exec_line.h"
 #include "keep_commands.h"
 #include "output.h"
 
@@ -25,18 +26,16 @@ namespace cairnfs::tools {
 namespace {
 
 constexpr std::chrono::milliseconds kLookForCommitsEvery{500};
-constexpr std::string_view kPlaceOfPath = "{}";
 // Commits that wait until those before them were told: past that the directory is not looked at.
 constexpr size_t kWaitingMax = 65536;
 
-// A command that runs by the shell, with each {} replaced by the path, quoted.
+// A command of ExecCommand that runs by the shell, with the path as its parameter.
 class Execution {
  public:
-  Execution(const std::string& line, const std::string& path) : path_(path) {
-    const std::string command = CommandOf(line, path);
+  Execution(const std::string& command, const std::string& path) : path_(path) {
     child_ = fork();
     if (child_ == 0) {
-      execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
+      execl("/bin/sh", "sh", "-c", command.c_str(), "sh", path.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
     if (child_ > 0) descriptor_ = static_cast<int>(syscall(SYS_pidfd_open, child_, 0));
@@ -60,18 +59,6 @@ class Execution {
   }
 
  private:
-  static std::string CommandOf(const std::string& line, const std::string& path) {
-    std::string quoted = "'";
-    for (const char letter : path) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);
-    quoted += "'";
-    std::string command = line;
-    for (size_t at = command.find(kPlaceOfPath); at != std::string::npos;
-         at = command.find(kPlaceOfPath, at + quoted.size())) {
-      command.replace(at, kPlaceOfPath.size(), quoted);
-    }
-    return command;
-  }
-
   const std::string path_;
   pid_t child_ = -1;
   int descriptor_ = -1;  // of the process; -1: none could be had, and Await waits until it has ended
@@ -80,7 +67,9 @@ class Execution {
 // Tells commits, and runs the command of each before the next one is told.
 class Telling {
  public:
-  Telling(const WatchCommand& command, uint64_t hold_ms) : command_(command), hold_ms_(hold_ms) {}
+  // `exec`: of ExecCommand; empty: none.
+  Telling(const WatchCommand& command, std::string exec, uint64_t hold_ms)
+      : command_(command), exec_(std::move(exec)), hold_ms_(hold_ms) {}
 
   bool has_room() const { return waiting_.size() < kWaitingMax; }
   void Add(Checkpoint checkpoint) { waiting_.push_back(std::move(checkpoint)); }
@@ -106,10 +95,10 @@ class Telling {
     } else {
       Print(fmt::format("{} {}\n", checkpoint.revision(), Printable(checkpoint.path)));
     }
-    if (command_.exec.empty()) return;
+    if (exec_.empty()) return;
     // It may have waited long. That it is gone the command finds.
     if (hold_ms_ > 0) static_cast<void>(HoldFor(checkpoint.path, hold_ms_).ok());
-    execution_ = std::make_unique<Execution>(command_.exec, checkpoint.path);
+    execution_ = std::make_unique<Execution>(exec_, checkpoint.path);
   }
   bool AwaitEnd(std::chrono::milliseconds time) {
     const auto status = execution_->Await(time);
@@ -122,6 +111,7 @@ class Telling {
   }
 
   const WatchCommand& command_;
+  const std::string exec_;
   const uint64_t hold_ms_;
   std::deque<Checkpoint> waiting_;
   std::unique_ptr<Execution> execution_;
@@ -145,12 +135,14 @@ int RunWatch(const WatchCommand& command) {
   if (!pattern.ok()) return Fail(pattern.error());
   const auto hold_ms = command.hold.empty() ? Result<uint64_t>(uint64_t{0}) : ParseHoldTime(command.hold);
   if (!hold_ms.ok()) return Fail(hold_ms.error());
+  const auto exec = ExecCommand(command.exec);
+  if (!exec.ok()) return Fail(exec.error());
   KnownCommits known;
   const auto list = [&, directory = Absolute(command.directory)] {
     return ListCheckpoints(directory, *pattern, &known);
   };
   CommitWatch watch(list, command.since, HoldingFor(*hold_ms));
-  Telling telling(command, *hold_ms);
+  Telling telling(command, *exec, *hold_ms);
   auto look_at = Clock::Now();
   bool is_away = false;
   for (bool is_first = true;; is_first = false) {

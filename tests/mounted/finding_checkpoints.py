@@ -190,6 +190,29 @@ def commits_are_watched():
         mount.umount()
 
 
+def names_of_strangers_are_no_commands():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        run, told = mount.path + "/run", scratch.path + "/told"
+        os.mkdir(run)
+        os.chmod(run, 0o1777)
+        names = ["a;touch made;-1", "b'$(touch made)-2", "c`touch made`-3", 'd"; touch made; "-4', "-e $1 {} 5"]
+        for name in names:
+            for words in (["mkdir", run + "/new.tmp"], ["mv", run + "/new.tmp", f"{run}/{name}"]):
+                subprocess.run(["setpriv", "--reuid", "1234", "--clear-groups", *words], check=True)
+        for place in ("{}", '"$1"', "''{}\"\""):
+            subprocess.run([program("cairnfs"), "watch", run, "--since", "0", "--count", str(len(names)), "--exec",
+                            f"printf '%s\\n' {place} >> {shlex.quote(told)}"],
+                           check=True, cwd=scratch.path, stdout=subprocess.DEVNULL)
+            with open(told, encoding="utf-8") as file:
+                assert file.read().splitlines() == [f"{run}/{name}" for name in names], place
+            os.unlink(told)
+        for line in ("echo '{}'", 'echo "{}"', 'echo GOT {} "{}"'):
+            assert "inside quotes" in call("watch", run, "--since", "0", "--count", "1", "--exec", line, expect=2).stderr
+        assert not [path for path in (scratch.path, run) if "made" in os.listdir(path)]
+        mount.umount()
+
+
 def is_held(path):
     try:
         return float(os.getxattr(path, "user.cairnfs.held_until")) > 0
@@ -277,5 +300,6 @@ def numbers_are_whole():
 if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
                         what_is_in_removal_is_named, the_newest_file_is_the_time, commits_are_watched,
+                        names_of_strangers_are_no_commands,
                         those_that_are_removed_meanwhile_are_told, status_tells_a_commit,
                         a_daemon_that_is_gone_is_told, numbers_are_whole]))
