@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <iostream>
+#include <sstream>
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -16,6 +16,7 @@
 #include "daemon/config.h"
 #include "daemon/exit_codes.h"
 #include "metadata_commands.h"
+#include "output.h"
 #include "quota_cli.h"
 #include "stop_commands.h"
 #include "trash_commands.h"
@@ -381,9 +382,7 @@ int Main(int argc, char** argv) {
   TrashCommand trash;
   AddTrash(app, trash, exit_code);
 
-  app.add_subcommand("version", "print the version")->callback([] {
-    std::cout << "cairnfs " CAIRNFS_VERSION << std::endl;
-  });
+  app.add_subcommand("version", "print the version")->callback([] { Print("cairnfs " CAIRNFS_VERSION "\n"); });
 
   try {
     app.parse(argc, argv);
@@ -391,7 +390,10 @@ int Main(int argc, char** argv) {
     const bool lacks = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
     const std::string what = lacks ? AboutCommands(app) : "";
     if (!what.empty()) return Fail(MakeError(ErrorCode::kInvalidArgument, what));
-    return app.exit(error) == 0 ? daemon::kExitDone : daemon::kExitUsage;
+    std::ostringstream help;
+    const bool is_asked_for = app.exit(error, help) == 0;
+    if (is_asked_for) Print(help.str());
+    return is_asked_for ? daemon::kExitDone : daemon::kExitUsage;
   }
   return exit_code;
 }
@@ -408,5 +410,8 @@ int main(int argc, char** argv) {
   if (const char* failpoints = std::getenv("CAIRNFS_FAILPOINTS"); failpoints != nullptr && *failpoints != '\0') {
     if (auto armed = cairnfs::Failpoint::Arm(failpoints); !armed.ok()) return cairnfs::tools::Fail(armed.error());
   }
-  return cairnfs::tools::Main(argc, argv);
+  const int exit_code = cairnfs::tools::Main(argc, argv);
+  // Whoever reads the output would take what is missing for what there is.
+  const bool is_output_lost = exit_code == cairnfs::daemon::kExitDone && cairnfs::tools::HasOutputFailed();
+  return is_output_lost ? int{cairnfs::daemon::kExitFailed} : exit_code;
 }

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
 
 #include "base/printable.h"
+#include "base/result.h"
 #include "base/user.h"
 #include "base/utc_text.h"
 #include "daemon/size_text.h"
@@ -18,6 +21,8 @@ namespace cairnfs::tools {
 namespace {
 
 using daemon::FormatSize;
+
+std::atomic<bool> has_output_failed = false;
 
 constexpr int kFailuresTold = 16;  // to people
 constexpr int kCausesTold = 16;    // of one
@@ -149,9 +154,13 @@ std::string FailureText(const control::RefusedCommit& failure) {
 }  // namespace
 
 void Print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  const bool is_written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (is_written) return;
+  const Error error = ErrnoError(errno, "cannot write the output");
+  if (!has_output_failed.exchange(true)) fmt::print(stderr, "cairnfs: {}\n", error.message);
 }
+
+bool HasOutputFailed() { return has_output_failed; }
 
 std::string StatusText(const control::StatusReply& status) {
   std::string text = Line("mount point", status.mount_point());

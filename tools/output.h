@@ -11,7 +11,9 @@
 
 namespace cairnfs::tools {
 
-void Print(const std::string& text);  // to stdout, at once
+// To stdout, at once. Where that fails a sentence on stderr says so, once, and main() ends with kExitFailed.
+void Print(const std::string& text);
+bool HasOutputFailed();  // of any Print before
 std::string StatusText(const control::StatusReply& status);
 std::string StatusLine(std::string_view name, const std::string& value);  // one more of its lines
 nlohmann::ordered_json StatusJson(const control::StatusReply& status);

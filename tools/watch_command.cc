@@ -75,7 +75,7 @@ class Telling {
   void Add(Checkpoint checkpoint) { waiting_.push_back(std::move(checkpoint)); }
   // Tells what can be told within this time, of which it may take less. Whether that was all that --count asks for.
   bool Go(std::chrono::milliseconds time) {
-    while (execution_ != nullptr || !waiting_.empty()) {
+    while (!HasOutputFailed() && (execution_ != nullptr || !waiting_.empty())) {
       if (execution_ == nullptr) Begin();
       if (execution_ != nullptr && !AwaitEnd(time)) return false;
       if (++told_ == command_.count) return true;
@@ -95,7 +95,7 @@ class Telling {
     } else {
       Print(fmt::format("{} {}\n", checkpoint.revision(), Printable(checkpoint.path)));
     }
-    if (exec_.empty()) return;
+    if (exec_.empty() || HasOutputFailed()) return;
     // It may have waited long. That it is gone the command finds.
     if (hold_ms_ > 0) static_cast<void>(HoldFor(checkpoint.path, hold_ms_).ok());
     execution_ = std::make_unique<Execution>(exec_, checkpoint.path);
@@ -160,6 +160,7 @@ int RunWatch(const WatchCommand& command) {
       for (Checkpoint& checkpoint : fresh.ok() ? *fresh : std::vector<Checkpoint>()) telling.Add(std::move(checkpoint));
     }
     if (telling.Go(kLookForCommitsEvery)) return daemon::kExitDone;
+    if (HasOutputFailed()) return daemon::kExitFailed;
   }
 }
 

@@ -250,6 +250,28 @@ def those_that_are_removed_meanwhile_are_told():
         mount.umount()
 
 
+def output_that_is_lost_is_told():
+    """By every command: a script would take nothing for an answer."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        path = mount.path + "/run"
+        os.mkdir(path)
+        commit(mount, "run/step-1", {"a": b"1"})
+        os.mkdir(path + "/step-2.tmp")
+        for words in (["latest", path], ["latest", path, "--json"], ["ls", path], ["ls", path, "--json"], ["status", path],
+                      ["watch", path, "--since", "0", "--count", "1"], ["watch", path, "--since", "0", "--exec", "false"],
+                      ["commit", "--async", path + "/step-2.tmp", path + "/step-2"], ["retain", path, "--dry-run",
+                      "--keep-last", "1"], ["version"], ["--help"], ["--version"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([program("cairnfs"), *words], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=60, check=False)
+            assert done.returncode == 1, (words, done)
+            assert done.stderr.count("cannot write") == 1, (words, done)
+            assert done.stderr.endswith("cairnfs: cannot write the output: No space left on device\n"), (words, done)
+        wait_until(lambda: os.path.isdir(path + "/step-2"))
+        mount.umount()
+
+
 def status_tells_a_commit():
     """Also to those who may not ask the daemon."""
     with Scratch() as scratch:
@@ -301,5 +323,5 @@ if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
                         what_is_in_removal_is_named, the_newest_file_is_the_time, commits_are_watched,
                         names_of_strangers_are_no_commands,
-                        those_that_are_removed_meanwhile_are_told, status_tells_a_commit,
+                        those_that_are_removed_meanwhile_are_told, output_that_is_lost_is_told, status_tells_a_commit,
                         a_daemon_that_is_gone_is_told, numbers_are_whole]))
