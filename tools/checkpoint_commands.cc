@@ -24,7 +24,7 @@ namespace {
 // What `pattern` finds, or that it is wrong.
 Result<CheckpointList> ListMatching(const std::string& directory, const std::string& match) {
   CAIRNFS_ASSIGN_OR_RETURN(const StepPattern pattern, StepPattern::Parse(match));
-  return ListCheckpoints(Absolute(directory), pattern);
+  return ListRun(Absolute(directory), pattern);
 }
 
 void TellSkipped(const std::string& sentence) { fmt::print(stderr, "cairnfs: skipped: {}\n", Printable(sentence)); }

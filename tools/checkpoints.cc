@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include <filesystem>
 
 #include "cairnfs/cairnfs.h"
+#include "control/mount_table.h"
+#include "locate.h"
 #include "retention/values.h"
 
 namespace cairnfs::tools {
@@ -43,6 +46,22 @@ double LastChange(const std::string& path, const struct stat& directory) {
     if (is_there) last = std::max(last, SecondsOf(info.st_mtim));
   }
   return last;
+}
+
+// kUnavailable: the directory lies in no CairnFS.
+Status CheckIsMounted(const std::string& directory) {
+  struct stat info = {};
+  if (stat(directory.c_str(), &info) != 0) {
+    const int error = errno;
+    const auto mount = LocateMount(directory);
+    return mount.ok() ? ErrnoError(error, "cannot list " + directory) : mount.error();
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<MountEntry> mounts, control::ListMounts());
+  const std::string device = fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev));
+  for (const MountEntry& mount : mounts) {
+    if (mount.device == device) return {};
+  }
+  return MakeError(ErrorCode::kUnavailable, "no CairnFS is mounted at " + directory);
 }
 
 }  // namespace
@@ -140,6 +159,11 @@ Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepP
   std::sort(list.checkpoints.begin(), list.checkpoints.end(),
             [](const Checkpoint& left, const Checkpoint& right) { return left.name < right.name; });
   return list;
+}
+
+Result<CheckpointList> ListRun(const std::string& directory, const StepPattern& pattern, KnownCommits* known) {
+  CAIRNFS_RETURN_IF_ERROR(CheckIsMounted(directory));
+  return ListCheckpoints(directory, pattern, known);
 }
 
 }  // namespace cairnfs::tools

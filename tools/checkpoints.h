@@ -47,6 +47,9 @@ using KnownCommits = std::map<std::string, KnownCommit>;
 // kNotDirectory, kPermission, kUnavailable, kIo.
 Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepPattern& pattern,
                                        KnownCommits* known = nullptr);
+// The same of a directory that a user names. kUnavailable also where it lies in no CairnFS: a run is not empty because
+// its mount is missing.
+Result<CheckpointList> ListRun(const std::string& directory, const StepPattern& pattern, KnownCommits* known = nullptr);
 // The attribute of one directory; nullopt: it has none, or this is no CairnFS.
 Result<std::optional<nlohmann::ordered_json>> ReadCommit(const std::string& path);
 

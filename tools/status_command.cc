@@ -1,4 +1,8 @@
 // `cairnfs status`.
+#include <sys/stat.h>
+
+#include <cerrno>
+
 #include "cairnfs/cairnfs.h"
 #include "checkpoints.h"
 #include "commands.h"
@@ -29,9 +33,20 @@ Result<control::StatusReply> AskDaemon(const StatusCommand& command) {
   return located.client.GetStatus({located.location.path, command.exact, command.metadata});
 }
 
+// A mount point is not touched, and what is in no mount is told by AskDaemon.
+Status CheckIsThere(const std::string& path) {
+  if (path.empty()) return {};
+  const auto mount = LocateMount(path);
+  if (!mount.ok() || WithoutSlashes(Absolute(path)) == mount->mount_point) return {};
+  struct stat info = {};
+  const bool is_missing = lstat(path.c_str(), &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
+  return is_missing ? ErrnoError(errno, "cannot tell the status of " + path) : Status();
+}
+
 }  // namespace
 
 int RunStatus(const StatusCommand& command) {
+  if (const Status there = CheckIsThere(command.target.path); !there.ok()) return Fail(there.error());
   auto status = AskDaemon(command);
   const bool may_not_ask = !status.ok() && status.error().code == ErrorCode::kPermission;
   const bool is_commit_enough = may_not_ask && !command.exact && !command.metadata;

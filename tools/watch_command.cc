@@ -138,9 +138,7 @@ int RunWatch(const WatchCommand& command) {
   const auto exec = ExecCommand(command.exec);
   if (!exec.ok()) return Fail(exec.error());
   KnownCommits known;
-  const auto list = [&, directory = Absolute(command.directory)] {
-    return ListCheckpoints(directory, *pattern, &known);
-  };
+  const auto list = [&, directory = Absolute(command.directory)] { return ListRun(directory, *pattern, &known); };
   CommitWatch watch(list, command.since, HoldingFor(*hold_ms));
   Telling telling(command, *exec, *hold_ms);
   auto look_at = Clock::Now();

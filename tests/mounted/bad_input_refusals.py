@@ -79,8 +79,9 @@ def command_line_errors(_):
         no_mount = "no CairnFS is mounted at " + plain
         for words in (["umount"], ["status"], ["wait"], ["drain", "--deadline=1s"], ["gc"], ["check"],
                       ["cluster", "status"], ["node", "list"], ["cluster", "set", "min-replicas", "1"],
-                      ["node", "remove", "other"]):
+                      ["node", "remove", "other"], ["ls"], ["latest"], ["watch"]):
             expect(call(cairnfs, *words, plain), NO_DAEMON, no_mount)
+            expect(call(cairnfs, *words, plain + "/none"), 1 if words == ["wait"] else NO_DAEMON, plain + "/none")
         tmp = scratch.directory("plain.tmp")
         expect(call(cairnfs, "commit", tmp, plain + "/final", "--ranks", "1", "--rank", "0"), NO_DAEMON, no_mount)
         for words in (["status"], ["gc"], ["check"], ["cluster", "status"], ["node", "list"],
@@ -88,7 +89,6 @@ def command_line_errors(_):
             expect(call(cairnfs, *words, "--data", plain + "/none"), NO_DAEMON, "no data directory", plain + "/none")
         for words in (["status"], ["gc"], ["cluster", "status"], ["cluster", "set", "min-replicas", "1"]):
             expect(call(cairnfs, *words, "--data", plain), NO_DAEMON, "no daemon answers")
-        expect(call(cairnfs, "wait", plain + "/none"), 1, "none", "No such file")
         expect(call(cairnfs, "check", "--data", plain), USAGE, "is not a CairnFS data directory")
         assert not os.listdir(plain), "a check left something in a directory that is not ours"
         for words in (["mount", "", "--data", plain], ["mount", plain, "--data", ""], ["mount", plain, "--config", ""],

@@ -306,6 +306,25 @@ def a_daemon_that_is_gone_is_told():
         call("pin", path, expect=3)
 
 
+def a_mount_that_is_missing_is_told():
+    """No script starts a run anew because of it."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        path = commit(mount, "step-1", {"a": b"1"})
+        for command, code in (("ls", 1), ("latest", 1), ("watch", 1), ("status", 1), ("wait", 1)):
+            assert "No such file" in call(command, mount.path + "/none", expect=code).stderr
+        os.symlink(mount.path, scratch.path + "/link")
+        assert call("latest", scratch.path + "/link").stdout == scratch.path + "/link/step-1\n"
+        with watching(mount.path, "--since", str(record_of(path)["revision"])) as process:
+            mount.umount()
+            for command in ("ls", "latest", "watch", "status"):
+                assert "no CairnFS is mounted at" in call(command, mount.path, expect=3).stderr
+            mount = Mount(scratch)
+            second = commit(mount, "step-2", {"a": b"2"})
+            assert process.stdout.readline() == f"{record_of(second)['revision']} {second}\n"
+        mount.umount()
+
+
 def numbers_are_whole():
     with Scratch() as scratch:
         for words in (["latest", "--before"], ["watch", "--since"], ["watch", "--count"]):
@@ -324,4 +343,4 @@ if __name__ == "__main__":
                         what_is_in_removal_is_named, the_newest_file_is_the_time, commits_are_watched,
                         names_of_strangers_are_no_commands,
                         those_that_are_removed_meanwhile_are_told, output_that_is_lost_is_told, status_tells_a_commit,
-                        a_daemon_that_is_gone_is_told, numbers_are_whole]))
+                        a_daemon_that_is_gone_is_told, a_mount_that_is_missing_is_told, numbers_are_whole]))
