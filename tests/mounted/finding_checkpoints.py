@@ -79,13 +79,16 @@ def what_is_cut_short_is_stepped_over():
         mount = Mount(scratch)
         inner = zip_of(b"x" * 1000)
         whole = zip_of(inner)
-        best = commit(mount, "step-1", {"model.pt": whole, "a.npz": inner, "v.index": b"1", "v.data-00000-of-00001": b"1"})
+        best = commit(mount, "step-1", {"model.pt": whole, "a.npz": inner, "v.index": b"1", "v.data-00000-of-00001": b"1",
+                                        "dcp/__0_0.distcp": inner + inner, "dcp/__1_0.distcp": b"", "dcp/.metadata": b"1"})
         inner_end = whole.index(inner) + len(inner)
         cut = [({"model.pt": whole[:size]}, "model.pt: it ") for size in (0, 2, 30, inner_end, *range(-22, 0))]
         cut += [({"a.npz": b""}, "0 bytes"), ({"model.pt": bytes(4096)}, "begins with zeros"),
                 ({"v.index": b"", "v.data-00000-of-00001": b"1"}, "v.index has 0 bytes"),
                 ({"v.index": b"1", "v.data-00000-of-00002": b"1"}, "1 of 2 files v.data-*-of-*"),
-                ({".metadata": b"", "__0_0.distcp": b"1"}, ".metadata has 0 bytes")]
+                ({".metadata": b"", "__0_0.distcp": b"1"}, ".metadata has 0 bytes"),
+                ({"__0_0.distcp": (inner + inner)[:-1], ".metadata": b"1"}, "__0_0.distcp: it begins as a zip"),
+                *(({name: b""}, "0 bytes") for name in ("pytorch_model.bin", "m.npy", "m.h5", "m.msgpack", "m.index.json"))]
         for step, (files, _) in enumerate(cut, 2):
             commit(mount, f"step-{step}", files)
         found = call("latest", mount.path, "--match", STEP)

@@ -25,14 +25,22 @@ std::string EndRecord(uint32_t directory_bytes, uint32_t offset, const std::stri
   return end.U16(static_cast<uint16_t>(comment.size())).Text(comment).Take();
 }
 
+// An entry of the directory, with this name and comment.
+std::string EntryOf(const std::string& name, const std::string& comment = {}) {
+  Encoder entry;
+  entry.Text(kDirectoryMagic).Text(std::string(24, 'e')).U16(static_cast<uint16_t>(name.size())).U16(0);
+  entry.U16(static_cast<uint16_t>(comment.size())).Text(std::string(12, 'e')).Text(name).Text(comment);
+  return entry.Take();
+}
+
 struct Zip {
   std::string content = std::string(100, 'x');
   std::string comment = {};
   bool is_zip64 = false;
+  std::string directory = EntryOf("a", "said of it") + EntryOf("") + EntryOf("data.pkl");
 
-  // No reader looks into the entries here: only at where they lie.
+  // No reader looks at what an entry says beside its length.
   std::string Bytes() const {
-    const std::string directory = std::string(kDirectoryMagic) + std::string(42, 'd');
     const std::string begin = std::string(kFileMagic) + content;
     if (!is_zip64) {
       const auto offset = static_cast<uint32_t>(begin.size());
@@ -76,6 +84,42 @@ TEST(FileFormatTest, ADirectoryOfZerosIsNone) {
   EXPECT_NE(Why("model.pt", bytes).find("where its directory is to be"), std::string::npos);
 }
 
+TEST(FileFormatTest, ADirectoryWithAHoleIsNone) {
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += EntryOf("entry-" + std::to_string(i));
+  const Zip zip{.directory = many};
+  EXPECT_EQ(Why("model.pt", zip.Bytes()), "whole");
+  for (const size_t at : {size_t{60}, size_t{1000}, many.size() - 200}) {
+    std::string bytes = zip.Bytes();
+    std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(bytes.find(kDirectoryMagic) + at), 200, '\0');
+    EXPECT_NE(Why("model.pt", bytes).find("where its directory is to be"), std::string::npos) << at;
+  }
+  // An entry that is longer than what is left, and a piece of one.
+  for (const std::string& end : {EntryOf("name").substr(0, 48), EntryOf("name").substr(0, 30), std::string("PK")}) {
+    EXPECT_NE(Why("model.pt", Zip{.directory = many + end}.Bytes()), "whole") << end.size();
+  }
+}
+
+// As torch.distributed writes them: each zip file tells its places from its own begin.
+TEST(FileFormatTest, ASeriesOfZipFilesEndsWithAWholeOne) {
+  for (const bool is_zip64 : {false, true}) {
+    const std::string first = Zip{.is_zip64 = is_zip64}.Bytes();
+    const std::string last = Zip{.content = std::string(100'000, 'y'), .is_zip64 = is_zip64}.Bytes();
+    const std::string whole = first + first + last;
+    EXPECT_EQ(Why("__0_0.distcp", first), "whole");
+    EXPECT_EQ(Why("a/__0_0.distcp", whole), "whole");
+    EXPECT_NE(Why("model.pt", whole), "whole") << "a zip file is one alone there";
+    for (size_t size = 4; size < whole.size(); size += size < whole.size() - 400 ? 97 : 1) {
+      const bool is_between = size == first.size() || size == 2 * first.size();
+      EXPECT_EQ(Why("__0_0.distcp", whole.substr(0, size)) == "whole", is_between) << size;
+    }
+    std::string damaged = whole;
+    damaged[2 * first.size()] = '\0';
+    EXPECT_NE(Why("__0_0.distcp", damaged), "whole");
+  }
+  EXPECT_EQ(Why("__1_0.distcp", ""), "whole") << "of a rank that has nothing to write";
+}
+
 TEST(FileFormatTest, WhatAFileClaimsIsNotBelieved) {
   const std::string begin = std::string(kFileMagic) + std::string(60, 'x');
   for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{64}, UINT64_MAX - 1, UINT64_MAX}) {
@@ -116,8 +160,35 @@ TEST(FileFormatTest, LittleOfAZipFileIsRead) {
   EXPECT_LE(reads, 3);
 }
 
+TEST(FileFormatTest, ALongDirectoryIsReadInPieces) {
+  // Of entries without end, of which 100 MB are looked at.
+  constexpr uint64_t kSize = uint64_t{1} << 40;
+  const std::string entry = EntryOf("", std::string(954, 'c'));
+  std::string entries;
+  while (entries.size() < 2 << 20) entries += entry;
+  Encoder end;
+  const uint64_t directory_bytes = (kSize - 98) / entry.size() * entry.size(), begin = kSize - 98 - directory_bytes;
+  end.Text(kZip64EndMagic).U64(44).U32(0).U64(0).U64(1).U64(1).U64(directory_bytes).U64(begin);
+  end.Text(kLocatorMagic).U32(0).U64(kSize - 98).U32(1);
+  const std::string tail = end.Take() + EndRecord(0xffffffff, 0xffffffff, "");
+  ASSERT_EQ(tail.size(), 98u);
+  uint64_t bytes_read = 0;
+  const auto read = [&](uint64_t offset, size_t size) -> Result<std::string> {
+    EXPECT_LE(size, 1u << 20);
+    bytes_read += size;
+    if (offset == 0) return std::string(kFileMagic);
+    if (offset + size == kSize) return std::string(size - tail.size(), 'x') + tail;
+    return entries.substr((offset - begin) % entry.size(), size);
+  };
+  EXPECT_FALSE(WhyCutShort("model.pt", kSize, read));
+  EXPECT_GT(bytes_read, 90'000'000u);
+  EXPECT_LT(bytes_read, 110'000'000u);
+}
+
 TEST(FileFormatTest, ASavedFileHasABeginning) {
-  for (const std::string name : {"model.pt", "a/model.pth", "last.ckpt", "arrays.npz", "model.keras"}) {
+  for (const std::string name :
+       {"model.pt", "a/model.pth", "last.ckpt", "arrays.npz", "model.keras", "mean.npy", "a/pytorch_model.bin",
+        "pytorch_model-00001-of-00003.bin", "model.safetensors.index.json"}) {
     EXPECT_EQ(Why(name, ""), "it has 0 bytes: it is cut short") << name;
     EXPECT_EQ(Why(name, "PK"), "it has 2 bytes: it is cut short") << name;
     EXPECT_NE(Why(name, std::string(100, '\0')).find("begins with zeros"), std::string::npos) << name;
@@ -125,6 +196,12 @@ TEST(FileFormatTest, ASavedFileHasABeginning) {
   }
   EXPECT_EQ(Why("notes.txt", ""), "whole");
   EXPECT_EQ(Why("values.bin", std::string(100, '\0')), "whole");
+  EXPECT_EQ(Why("pytorch_model/values.bin", ""), "whole");
+  for (const std::string name : {"model.h5", "a/model.hdf5", "opt_state.msgpack"}) {
+    EXPECT_EQ(Why(name, ""), "it has 0 bytes: it is cut short") << name;
+    EXPECT_EQ(Why(name, "\x80"), "whole") << "an empty map";
+    EXPECT_EQ(Why(name, std::string(100, '\0')), "whole") << "a user block";
+  }
   EXPECT_NE(Why("model.safetensors", "").find("shorter than the length"), std::string::npos);
 }
 

@@ -95,7 +95,7 @@ TEST_F(WholeCheckpointTest, AllShardsAreThere) {
   const std::string tensors = Safetensors("{}", 0);
   Put("step-1/model-00002-of-00003.safetensors", tensors);
   EXPECT_EQ(Why(), "whole");
-  Put("step-1/model.safetensors.index.json", "{}");
+  Put("step-1/model.safetensors.index.json", R"({"weight_map": {}})");
   Put("step-1/model-00003-of-00003.safetensors", tensors);
   EXPECT_EQ(Why(), "2 of 3 files model-*-of-*.safetensors are there");
   Put("step-1/model-00001-of-00003.safetensors", tensors);
