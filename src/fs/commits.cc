@@ -375,7 +375,7 @@ Result<std::string> Commits::Describe(const Context& context, InodeId directory,
   json["durable_seconds"] = SecondsSince(sum.first_write, sum.durable);
   json["copied_seconds"] = SecondsSince(sum.first_write, sum.copied);
   json["write_seconds"] = known(SecondsOf(sum.write_ns));
-  json["wait_seconds"] = SecondsOf(sum.wait_ns);
+  json["wait_seconds"] = known(SecondsOf(sum.wait_ns));
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

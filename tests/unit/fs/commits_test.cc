@@ -250,7 +250,7 @@ TEST_F(CommitRecordsTest, WhatWasWrittenIsNotKnownOnceItsDaemonHasEnded) {
   const auto told = [&](InodeId each) { return json::parse(*commits.Describe({}, each, Commits::Tell::kAll)); };
   const json unknown = told(directory), known = told(empty);
   EXPECT_EQ(unknown["bytes"], 10);
-  for (const char* key : {"written_bytes", "new_bytes", "write_seconds"}) {
+  for (const char* key : {"written_bytes", "new_bytes", "write_seconds", "wait_seconds"}) {
     EXPECT_TRUE(unknown[key].is_null()) << key;
     EXPECT_EQ(known[key], 0) << key;
   }
