@@ -122,10 +122,11 @@ Status Hold(OpenedCheckpoint& checkpoint, uint64_t milliseconds) {
 }  // namespace
 
 Result<uint64_t> ParseHoldTime(const std::string& text) {
-  constexpr uint64_t kMillisecondsMax = uint64_t{1} << 50;
+  constexpr uint64_t kDaysMax = 1'000'000, kMillisecondsMax = kDaysMax * 24 * 60 * 60 * kMillisecondsPerSecond;
   CAIRNFS_ASSIGN_OR_RETURN(const uint64_t milliseconds, daemon::ParseDurationMs(text));
   if (milliseconds >= kMillisecondsPerSecond && milliseconds <= kMillisecondsMax) return milliseconds;
-  return InvalidArgument(fmt::format("a hold is for at least a second, as 2h, and not for {}", text));
+  return InvalidArgument(
+      fmt::format("a hold is for at least a second and at most {}d, as 2h, and not for {}", kDaysMax, text));
 }
 
 Status HoldFor(const std::string& path, uint64_t milliseconds) {
