@@ -115,27 +115,33 @@ struct cairnfs_commit_result {
 /* Exit codes of cairnfs and cairnfsd. (mount.cairnfs has those of mount(8).) */
 enum cairnfs_exit_code {
   CAIRNFS_EXIT_DONE = 0,
-  CAIRNFS_EXIT_FAILED = 1, /* the operation failed; the message says why */
+  CAIRNFS_EXIT_FAILED = 1, /* the operation failed, or its output could not be written; the message says why */
   /* Wrong command line or configuration; `cluster status`, `cluster set` and `node` on a host that is alone; what
-   * `metadata` names, or `cluster join` was sent to, answers and serves none.
+   * `metadata` names, or `cluster join` was sent to, answers and serves none; `node drain`, `remove` and `replace`,
+   * `metadata standby` and `promote` where the cluster does not allow it (docs/operating.md).
    * Of a start also: the configuration cannot be read; the mount point is missing, no directory or not empty; the data
    * directory or the log file lies in the mount point, or has no directory to lie in; the limit on open files is too
    * low. */
   CAIRNFS_EXIT_USAGE = 2,
-  /* No CairnFS there, no daemon that answers, no /dev/fuse; the metadata of the cluster does not answer; `listen` or
-   * `serve_metadata` cannot be listened on; `log_file` is "journal" and there is no journal. */
+  /* No CairnFS there, no daemon that answers, no /dev/fuse; the metadata of the cluster does not answer; `listen`,
+   * `serve_metadata` or `serve_join` cannot be listened on; no host lets others join; `log_file` is "journal" and there
+   * is no journal. */
   CAIRNFS_EXIT_NO_DAEMON = 3,
   CAIRNFS_EXIT_PROBLEMS = 4, /* `cairnfs check` found problems, other than what it repaired */
   /* In use: the data directory, the mount point, files in the mount (to a remount with `ro`: for writing); a check runs
-   * already; `gc` in a cluster; `node forget` of a node that is up; a user's share of this host's ranks commits; a
-   * directory whose deferred commit is under way; `commit --wait --timeout` of one that is under way still. */
+   * already; `gc` where collections are held up; `node remove` and `replace` of a node that is up; a quota that another
+   * host changes, or that is being taken off; a user's share of this host's ranks commits; a directory whose deferred
+   * commit is under way, or too many are; `commit --wait --timeout` of one that is under way still; `seal` of a
+   * directory below which somebody writes. */
   CAIRNFS_EXIT_BUSY = 5,
-  CAIRNFS_EXIT_PERMISSION = 6, /* not allowed */
+  /* Not allowed; a certificate that has ended or may be read by others; a node that was removed; an unknown token. */
+  CAIRNFS_EXIT_PERMISSION = 6,
   /* The data directory is damaged, or of a newer format. */
   CAIRNFS_EXIT_CORRUPT = 7,
   /* `latest` found no whole checkpoint, `retain` no policy, `commit --wait` no such ticket, `trash` no such entry. */
   CAIRNFS_EXIT_NONE = 8,
-  /* The time of `umount --deadline` or `stop_deadline` was up before everything was durable. */
+  /* The time of `umount --deadline`, `drain --deadline` or `stop_deadline` was up before everything was durable; the
+   * stop of `umount --deadline` failed, or `drain` found bytes that are lost. */
   CAIRNFS_EXIT_LOST = 9
 };
 
