@@ -65,6 +65,16 @@ void SkipUncommitted(const LatestCommand& command, std::vector<Checkpoint>& chec
   });
 }
 
+// Why a script could not open what would be printed; nullopt: it can.
+std::optional<std::string> WhyNotPrinted(const Checkpoint& checkpoint, bool json) {
+  const std::string& name = checkpoint.name;
+  if (!json && name.find('\n') != std::string::npos) return "its name has a newline, and is no line (--json tells it)";
+  if (json && nlohmann::json::parse(JsonText(name)) != name) {
+    return "its name is no UTF-8, and JSON cannot tell it (without --json it is printed)";
+  }
+  return std::nullopt;
+}
+
 // `others`: those that come after it.
 void TellTie(const Checkpoint& checkpoint, std::span<const Checkpoint> others) {
   std::string older;
@@ -113,7 +123,9 @@ int RunLatest(const LatestCommand& command) {
   SkipUncommitted(command, checkpoints);
   for (size_t i = 0; i < checkpoints.size(); ++i) {
     const Checkpoint& checkpoint = checkpoints[i];
-    if (const auto why = WhyNotWhole(checkpoint.path, command.verify ? Depth::kAllBytes : Depth::kFormats)) {
+    auto why = WhyNotPrinted(checkpoint, command.json);
+    if (!why) why = WhyNotWhole(checkpoint.path, command.verify ? Depth::kAllBytes : Depth::kFormats);
+    if (why) {
       TellSkipped(fmt::format("{}: {}", checkpoint.path, *why));
       continue;
     }

@@ -21,7 +21,7 @@ struct WatchCommand {
   std::string directory, match, exec;
   std::optional<uint64_t> since;
   std::string hold;    // each, for so long, as 2h; empty: not at all
-  uint64_t count = 0;  // ends after so many; 0: never
+  uint64_t count = 0;  // ends after so many, and those of the last one's revision; 0: never
   bool json = false;
 };
 

@@ -152,7 +152,7 @@ Result<CheckpointList> ListCheckpoints(const std::string& directory, const StepP
     const double time = commit             ? commit->value("committed_at", 0.0)
                         : known == nullptr ? LastChange(path, info)
                                            : SecondsOf(info.st_mtim);
-    list.checkpoints.push_back({path, name, *step, std::move(commit), time});
+    list.checkpoints.push_back({path, name, *step, std::move(commit), time, info.st_ino});
   }
   if (errno != 0) return ErrnoError(errno, "cannot list " + directory);
   if (known != nullptr) *known = std::move(seen);

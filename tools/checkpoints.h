@@ -23,6 +23,7 @@ struct Checkpoint {
   std::optional<nlohmann::ordered_json> commit;  // what CairnFS tells of it
   // Seconds since 1970: of the commit, or else when it or what lies right in it was last changed.
   double time = 0;
+  uint64_t inode = 0;
 
   uint64_t revision() const;  // of the commit; 0: it has none
 };

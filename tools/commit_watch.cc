@@ -18,7 +18,7 @@ Result<std::vector<Checkpoint>> CommitWatch::Look() {
   if (is_told && hold_) {
     for (const Checkpoint& checkpoint : fresh) CAIRNFS_RETURN_IF_ERROR(hold_(checkpoint));
   }
-  for (const Checkpoint& checkpoint : fresh) told_.insert(checkpoint.revision());
+  for (const Checkpoint& checkpoint : fresh) told_.emplace(checkpoint.revision(), checkpoint.inode);
   is_first_ = false;
   if (!is_told) fresh.clear();
   return fresh;
@@ -29,10 +29,11 @@ Result<std::vector<Checkpoint>> CommitWatch::FindFresh() {
   std::vector<Checkpoint> fresh;
   for (Checkpoint& checkpoint : list.checkpoints) {
     const uint64_t revision = checkpoint.revision();
-    if (revision > since_.value_or(0) && !told_.contains(revision)) fresh.push_back(std::move(checkpoint));
+    const bool is_told = told_.contains({revision, checkpoint.inode});
+    if (revision > since_.value_or(0) && !is_told) fresh.push_back(std::move(checkpoint));
   }
-  std::sort(fresh.begin(), fresh.end(),
-            [](const Checkpoint& left, const Checkpoint& right) { return left.revision() < right.revision(); });
+  std::stable_sort(fresh.begin(), fresh.end(),
+                   [](const Checkpoint& left, const Checkpoint& right) { return left.revision() < right.revision(); });
   return fresh;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -22,7 +23,8 @@ class CommitWatch {
   CommitWatch(List list, std::optional<uint64_t> since, Hold hold = {})
       : list_(std::move(list)), hold_(std::move(hold)), since_(since) {}
 
-  // What was committed since the last look, by revision. What was removed since is not among it.
+  // What was committed since the last look, by revision; of one revision, which an exchange gives to both, by name.
+  // What was removed since is not among it.
   Result<std::vector<Checkpoint>> Look();
 
  private:
@@ -32,7 +34,7 @@ class CommitWatch {
   const Hold hold_;
   const std::optional<uint64_t> since_;
   bool is_first_ = true;
-  std::set<uint64_t> told_;  // revisions
+  std::set<std::pair<uint64_t, uint64_t>> told_;  // revision and inode: those of an exchange have one revision
 };
 
 }  // namespace cairnfs::tools

@@ -78,7 +78,7 @@ class Telling {
     while (!HasOutputFailed() && (execution_ != nullptr || !waiting_.empty())) {
       if (execution_ == nullptr) Begin();
       if (execution_ != nullptr && !AwaitEnd(time)) return false;
-      if (++told_ == command_.count) return true;
+      if (++told_ >= command_.count && command_.count > 0 && !IsRevisionLeft()) return true;
       time = std::chrono::milliseconds(0);
     }
     Clock::SleepFor(time);
@@ -89,6 +89,7 @@ class Telling {
   void Begin() {
     const Checkpoint checkpoint = std::move(waiting_.front());
     waiting_.pop_front();
+    revision_ = checkpoint.revision();
     if (command_.json) {
       const nlohmann::ordered_json json = CheckpointJson(checkpoint);
       Print(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
@@ -100,6 +101,8 @@ class Telling {
     if (hold_ms_ > 0) static_cast<void>(HoldFor(checkpoint.path, hold_ms_).ok());
     execution_ = std::make_unique<Execution>(exec_, checkpoint.path);
   }
+  // Of an exchange the other one: --since, after this revision, would not tell it.
+  bool IsRevisionLeft() const { return !waiting_.empty() && waiting_.front().revision() == revision_; }
   bool AwaitEnd(std::chrono::milliseconds time) {
     const auto status = execution_->Await(time);
     if (!status) return false;
@@ -115,7 +118,7 @@ class Telling {
   const uint64_t hold_ms_;
   std::deque<Checkpoint> waiting_;
   std::unique_ptr<Execution> execution_;
-  uint64_t told_ = 0;
+  uint64_t told_ = 0, revision_ = 0;  // how many, and that of the last one
 };
 
 CommitWatch::Hold HoldingFor(uint64_t milliseconds) {

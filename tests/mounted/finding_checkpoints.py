@@ -17,7 +17,7 @@ import zipfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import Mount, Scratch, await_end, program, run_cases
 from cluster import wait_until
-from runs import STEP, call, commit, make_run, record_of, whole_record_of
+from runs import STEP, call, commit, exchange, make_run, record_of, whole_record_of
 
 MIB = 1 << 20
 NONE_FOUND = 8
@@ -193,6 +193,44 @@ def commits_are_watched():
         mount.umount()
 
 
+def both_of_an_exchange_are_told():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        paths = [f"{mount.path}/step-{step}" for step in (1, 2)]
+        for path in paths:
+            os.mkdir(path)
+            with open(path + "/file", "wb") as file:
+                file.write(b"1")
+        exchange(*paths)
+        revision = record_of(paths[0])["revision"]
+        assert record_of(paths[1])["revision"] == revision
+        told = call("watch", mount.path, "--since", "0", "--count", "1", "--exec", "true").stdout
+        assert told == "".join(f"{revision} {path}\n" for path in paths), told
+        mount.umount()
+
+
+def names_that_cannot_be_read_are_stepped_over():
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        plain = commit(mount, "step-1", {"a": b"1"})
+        line, bytes_alone = os.fsencode(mount.path) + b"/step\n-3", os.fsencode(mount.path) + b"/step-\xff-2"
+
+        def latest(*options):
+            return subprocess.run([program("cairnfs"), "latest", mount.path, *options], capture_output=True, check=True)
+
+        for path in (line, bytes_alone):
+            os.mkdir(path + b".tmp")
+            os.rename(path + b".tmp", path)
+        found = latest()
+        assert found.stdout == bytes_alone + b"\n" and rb"step\x0a-3: its name has a newline" in found.stderr, found
+        assert json.loads(latest("--json").stdout)["path"] == os.fsdecode(line)
+        os.rmdir(line)
+        found = latest("--json")
+        assert json.loads(found.stdout)["path"] == plain and b"its name is no UTF-8" in found.stderr, found
+        assert json.loads(call("ls", mount.path, "--json").stdout)[1]["path"] == mount.path + "/step-\ufffd-2"
+        mount.umount()
+
+
 def names_of_strangers_are_no_commands():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -337,13 +375,17 @@ def numbers_are_whole():
         assert "from 1 to" in call("watch", scratch.path, "--count", "0", expect=2).stderr
         for command in ("ls", "latest", "watch"):
             assert "must not be empty" in call(command, scratch.path, "--match", "", expect=2).stderr
-        assert "at least a second" in call("watch", scratch.path, "--hold", "0s", expect=2).stderr
+        for time in ("0s", "1000001d"):
+            for command in ("latest", "watch"):
+                refused = call(command, scratch.path, "--hold", time, expect=2)
+                assert "at least a second and at most 1000000d" in refused.stderr, refused
         assert "must not be empty" in call("watch", scratch.path, "--hold", "", expect=2).stderr
 
 
 if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
                         what_is_in_removal_is_named, the_newest_file_is_the_time, commits_are_watched,
+                        both_of_an_exchange_are_told, names_that_cannot_be_read_are_stepped_over,
                         names_of_strangers_are_no_commands,
                         those_that_are_removed_meanwhile_are_told, output_that_is_lost_is_told, status_tells_a_commit,
                         a_daemon_that_is_gone_is_told, a_mount_that_is_missing_is_told, numbers_are_whole]))

@@ -4,7 +4,6 @@ that; on one host and on three. Options: tests/support/cluster_world.py; names o
 """
 
 import contextlib
-import ctypes
 import errno
 import json
 import mmap
@@ -16,10 +15,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cairnfs_mount import SMALL, Mount, Scratch, program, run_cases, seed_from_arguments
 from cluster import Cluster
 from cluster_world import OPTIONS, World, read, stores_of, write
-from runs import STEP, call
+from runs import STEP, call, exchange
 
 OWNER, STRANGER = 1234, 4321
-LIBC = ctypes.CDLL(None, use_errno=True)
 DONE, USAGE, BUSY, DENIED = 0, 2, 5, 6
 
 
@@ -39,11 +37,6 @@ def failure_of(act):
     except OSError as error:
         return error.errno
     return 0
-
-
-def exchange(one, other):
-    if LIBC.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2) != 0:
-        raise OSError(ctypes.get_errno(), "renameat2")
 
 
 def sealed(path):

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 
 namespace cairnfs::tools {
@@ -19,6 +20,7 @@ class CommitWatchTest : public testing::Test {
       for (const uint64_t revision : listings_.front()) {
         Checkpoint checkpoint;
         checkpoint.name = std::to_string(revision);
+        checkpoint.inode = std::ranges::count(list.checkpoints, revision, &Checkpoint::revision);  // of those with it
         checkpoint.path = "/run/" + checkpoint.name;
         checkpoint.commit = nlohmann::ordered_json{{"revision", revision}};
         list.checkpoints.push_back(std::move(checkpoint));
@@ -57,6 +59,19 @@ TEST_F(CommitWatchTest, WhatOneListingMissesIsToldBeforeWhatFollowed) {
   Next({1, 2, 3, 4});
   EXPECT_EQ(Told(watch), Revisions({1, 2}));
   EXPECT_EQ(Told(watch), Revisions({3, 4}));
+}
+
+TEST_F(CommitWatchTest, BothOfAnExchangeAreTold) {
+  CommitWatch watch(Listing(), 0);
+  Next({2, 2});
+  EXPECT_EQ(Told(watch), Revisions({2, 2}));
+  EXPECT_EQ(Told(watch), Revisions());
+  Next({2, 2, 3});  // this one misses the other
+  Next({2, 2, 3});
+  Next({2, 2, 3, 3});
+  EXPECT_EQ(Told(watch), Revisions());
+  EXPECT_EQ(Told(watch), Revisions({3}));
+  EXPECT_EQ(Told(watch), Revisions({3}));
 }
 
 TEST_F(CommitWatchTest, WhatCannotBeHeldIsToldLater) {
