@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "cairnfs/cairnfs.h"
+#include "checkpoints.h"
 #include "retention/file_format.h"
 
 namespace cairnfs::tools {
@@ -152,6 +153,17 @@ std::optional<std::string> WhyIncomplete(const Files& files) {
   return WhyShardsLack(files);
 }
 
+// Of one that was committed with files and has none.
+std::optional<std::string> WhyEmpty(const std::string& path) {
+  const auto commit = ReadCommit(path);
+  if (!commit.ok() || !*commit) return std::nullopt;
+  const auto files = (*commit)->find("files");
+  const bool had_files = files != (*commit)->end() && files->is_number_unsigned() && files->get<uint64_t>() > 0;
+  if (!had_files) return std::nullopt;
+  const auto count = files->get<uint64_t>();
+  return fmt::format("its commit had {} {}, and none is left", count, count == 1 ? "file" : "files");
+}
+
 }  // namespace
 
 std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth) {
@@ -160,6 +172,7 @@ std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth) {
   const std::string_view is(durability, size > 0 ? static_cast<size_t>(size) : 0);
   if (is == CAIRNFS_DURABILITY_LOST) return "bytes of it are lost";
   std::error_code failed;
+  bool has_files = false;
   std::vector<stdfs::path> directories{path};
   while (!directories.empty()) {
     const stdfs::path directory = std::move(directories.back());
@@ -170,6 +183,7 @@ std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth) {
       files[entries->path().filename().string()] = std::nullopt;
       const auto type = entries->symlink_status(failed).type();
       if (type == stdfs::file_type::directory) directories.push_back(entries->path());
+      has_files |= type != stdfs::file_type::directory;
       if (failed || type != stdfs::file_type::regular) continue;
       if (auto why = WhyFileNotWhole(entries->path(), depth, files)) {
         return fmt::format("{}: {}", entries->path().lexically_relative(path).string(), *why);
@@ -178,7 +192,7 @@ std::optional<std::string> WhyNotWhole(const std::string& path, Depth depth) {
     if (failed) return fmt::format("{} cannot be listed: {}", directory.string(), failed.message());
     if (auto why = WhyIncomplete(files)) return why;
   }
-  return std::nullopt;
+  return has_files ? std::nullopt : WhyEmpty(path);
 }
 
 }  // namespace cairnfs::tools

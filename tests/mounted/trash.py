@@ -240,6 +240,29 @@ def a_restored_directory_is_alive(_seed):
         mount.umount()
 
 
+def an_emptied_checkpoint_is_none(_seed):
+    """Neither as a directory that comes back without its files, nor as one that somebody has emptied."""
+    with Scratch() as scratch:
+        mount = Mount(scratch, SMALL + ",trash=1h")
+        run = mount.path + "/run"
+        for step in 1, 2, 3:
+            os.makedirs(f"{run}/{step}.tmp")
+            write(f"{run}/{step}.tmp/model", b"x" * step)
+            os.rename(f"{run}/{step}.tmp", f"{run}/step-{step}")
+        subprocess.run(["rm", "-r", run + "/step-3"], check=True)
+        trash(mount, "restore", str(entries_of(mount)["run/step-3"]["id"]))
+        assert os.listdir(run + "/step-3") == []
+        assert "user.cairnfs.commit" not in os.listxattr(run + "/step-3")
+        os.unlink(run + "/step-2/model")
+        found = call("latest", run)
+        assert found.stdout.strip() == run + "/step-1", found
+        assert "its commit had 1 file, and none is left" in found.stderr, found
+        call("retain", run, "--match", r"step-(\d+)", "--keep-last", "1")
+        call("retain", run, "--now")
+        assert sorted(os.listdir(run)) == ["step-1", "step-2", "step-3"]
+        mount.umount()
+
+
 def a_place_on_another_filesystem_is_refused(_seed):
     """Its directories have numbers too, which mean others here."""
     with Scratch() as scratch, contextlib.ExitStack() as mounted:
@@ -454,6 +477,7 @@ def room_is_made_before_anybody_lacks_it(seed):
 if __name__ == "__main__":
     chosen = seed_from_arguments()
     sys.exit(run_cases([what_is_removed_can_be_restored, bad_input_is_told, strangers_see_and_restore_nothing,
-                        a_restored_directory_is_alive, a_place_on_another_filesystem_is_refused,
+                        a_restored_directory_is_alive, an_emptied_checkpoint_is_none,
+                        a_place_on_another_filesystem_is_refused,
                         what_retention_removes_comes_back, what_expires_goes_for_good, a_kill_leaves_all_or_nothing,
                         a_kill_while_room_is_made_leaves_whole_entries, room_is_made_before_anybody_lacks_it], chosen))
