@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -84,7 +85,14 @@ class DirectoryToSeal {
   }
   Error Failure(int failure) const {
     Error error = ErrnoError(failure, path_);
-    if (failure == EROFS) error.message = path_ + " lies below a sealed directory, or is sealed itself";
+    if (failure == EROFS) {
+      struct statvfs info = {};
+      const bool is_read_only = fstatvfs(file_, &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
+      error.message = path_ + (is_read_only ? " lies in a mount that is read-only"
+                                            : " lies below a sealed directory, or is sealed itself");
+    }
+    if (failure == ETIMEDOUT)
+      error.message += ": a host does not say what it writes (`cairnfs status` names those that are away)";
     if (failure == EPERM || failure == EACCES) error.message += " (it is for its owner and root)";
     return error;
   }
@@ -141,6 +149,10 @@ int RunUnseal(const SealCommand& command) {
   if (!directory.ok()) return Fail(directory.error());
   const Status ended = directory->Remove();
   if (!ended.ok()) return Fail(ended.error());
+  const auto state = ReadAttribute(directory->path(), CAIRNFS_XATTR_SEALED);
+  if (state.ok() && *state == "below") {
+    return Fail(InvalidArgument(directory->path() + " is sealed by a directory above it: unseal that one"));
+  }
   return TellSeal(directory->path(), "", command.json);
 }
 

@@ -1,5 +1,7 @@
 #include "fs/cluster_host.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "cluster/records.h"
 
@@ -182,11 +184,25 @@ Result<std::vector<bool>> ClusterHost::HeldElsewhere(const Context& context, con
   return held;
 }
 
+Result<std::vector<InodeId>> ClusterHost::AskOne(const Context& context, const cluster::NodeId& node,
+                                                 cluster::OpenWhat what) {
+  for (;;) {
+    auto there = parts_.peers.OpenFiles(context.WithTimeout(kOpenAnswer), node, what);
+    if (there.ok()) return there;
+    const auto others = OthersWithSession(context.WithoutDeadline().WithTimeout(kWord));
+    const bool has_ended = others.ok() && std::find(others->begin(), others->end(), node) == others->end();
+    if (has_ended) return std::vector<InodeId>();
+    if (!context.Sleep(kWordPause)) return there;
+  }
+}
+
 Status ClusterHost::AskWhatIsOpen(const Context& context, cluster::OpenWhat what, const TakeOpen& take) {
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<cluster::NodeId> others, OthersWithSession(context));
-  const Context patience = context.WithTimeout(kOpenAnswer);
+  // Who seals waits until a host that has died has no session any more.
+  const Context patience =
+      context.WithTimeout(what == cluster::OpenWhat::kPlaces ? kOpenAnswer : kOpenAnswer + parts_.lease);
   for (const cluster::NodeId& node : others) {
-    const auto there = parts_.peers.OpenFiles(patience, node, what);
+    const auto there = AskOne(patience, node, what);
     if (!there.ok()) {
       const std::string why = "host " + NameOf(node.AsKey()) + " does not say which files it has open: ";
       return MakeError(ErrorCode::kUnavailable, why + there.error().message);

@@ -115,6 +115,8 @@ class ClusterHost {
 
  private:
   using TakeOpen = std::function<void(const cluster::NodeId& node, InodeId inode)>;
+  // Asks again while the host has a session. None of one that has none any more.
+  Result<std::vector<InodeId>> AskOne(const Context& context, const cluster::NodeId& node, cluster::OpenWhat what);
   Status AskWhatIsOpen(const Context& context, cluster::OpenWhat what, const TakeOpen& take);
   Result<std::vector<cluster::NodeId>> OthersWithSession(const Context& context);  // as the store has it now
 

@@ -124,7 +124,7 @@ Status QuotaSettings::Put(const Context& context, InodeId directory, const std::
 }
 
 Status QuotaSettings::Set(const Context& context, const QuotaRequest& request, const Progress& progress) {
-  if (at_.options.read_only) return MakeError(ErrorCode::kPermission, "the filesystem is mounted read-only");
+  CAIRNFS_RETURN_IF_ERROR(at_.trash.CheckMayChange());
   if (!request.logical_bytes && !request.unique_bytes) {
     return InvalidArgument("say how much it may be: --logical, --unique, or both");
   }
@@ -239,7 +239,7 @@ Status QuotaSettings::TakeHere(const Context& context, InodeId directory, const 
 }
 
 Status QuotaSettings::TakeOff(const Context& context, InodeId directory, const Progress& progress) {
-  if (at_.options.read_only) return MakeError(ErrorCode::kPermission, "the filesystem is mounted read-only");
+  CAIRNFS_RETURN_IF_ERROR(at_.trash.CheckMayChange());
   MutexLock lock(changing_);
   if (!at_.quotas.usage().Find(directory)) return MakeError(ErrorCode::kNotFound, "the directory has no quota");
   return Take(context, directory, progress);

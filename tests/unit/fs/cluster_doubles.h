@@ -322,7 +322,7 @@ struct Switchboard {
   std::map<cluster::NodeId, cluster::OpenHandler> open_handlers;
   std::set<cluster::NodeId> silent;
   std::map<cluster::NodeId, int> busy;
-  std::atomic<int> hold_calls{0};
+  std::atomic<int> hold_calls{0}, open_calls{0};
 };
 
 class TestPeers final : public cluster::Peers {
@@ -362,6 +362,7 @@ class TestPeers final : public cluster::Peers {
     board_.open_handlers[self_] = std::move(handler);
   }
   Result<std::vector<InodeId>> OpenFiles(const Context&, const cluster::NodeId& node, cluster::OpenWhat what) override {
+    board_.open_calls++;
     std::lock_guard lock(board_.mutex);
     const auto found = board_.open_handlers.find(node);
     const bool answers = found != board_.open_handlers.end() && found->second && !board_.silent.contains(node);

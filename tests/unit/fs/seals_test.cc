@@ -231,5 +231,17 @@ TEST_F(ClusterSeals, AHostThatDoesNotAnswerRefusesIt) {
   EXPECT_TRUE(SealOn(0, directory).ok());
 }
 
+// Of one that was killed nobody knows that until its session ends.
+TEST_F(ClusterSeals, AHostThatHasDiedIsWaitedForAndRefusesNothing) {
+  MakeHosts(2);
+  const InodeId directory = host(0).MakeDirectory("dir");
+  board_.silent.insert(host(1).membership->self());
+  auto sealed = std::async(std::launch::async, [&] { return SealOn(0, directory); });
+  ASSERT_TRUE(Eventually([&] { return board_.open_calls > 0; }));
+  host(1).Die();
+  const Status status = sealed.get();
+  EXPECT_TRUE(status.ok()) << status.error().message;
+}
+
 }  // namespace
 }  // namespace cairnfs::fs
