@@ -33,6 +33,7 @@ FOREIGN = {  # include prefix -> the folders that may use it
     "fuse3/": {"src/fuse"},
     "linux/fuse.h": {"src/fuse", "benchmarks/floor"},
     "openssl/": {"src/admission"},
+    "curl/": {"src/kvnet"},
     "grpcpp/": {"src/rpc", "src/kvnet", "src/cluster", "src/control"},
     "google/protobuf/": {"src/kvnet", "src/cluster", "src/control", "tools"},
     "prometheus/": {"src/control"},

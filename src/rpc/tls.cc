@@ -31,7 +31,7 @@ std::string CertificateName(std::string_view node_hex) {
 Tls Tls::Of(const TlsFiles& files) {
   TakeGrpcLog();
   Tls tls;
-  tls.has_certificate_ = !files.certificate.empty();
+  tls.files_ = files;
   tls.provider_ = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
       files.key, files.certificate, files.authority, kLookAgainSeconds);
   return tls;
@@ -53,7 +53,7 @@ std::shared_ptr<grpc::ChannelCredentials> Tls::Client(const std::string& server,
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_);
   options.watch_root_certs();
-  if (has_certificate_) options.watch_identity_key_cert_pairs();
+  if (!files_.certificate.empty()) options.watch_identity_key_cert_pairs();
   options.set_check_call_host(false);  // the name was checked when the connection was made
   return grpc::experimental::TlsCredentials(options);
 }

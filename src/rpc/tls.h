@@ -36,6 +36,7 @@ class Tls {
   static Tls Of(const TlsFiles& files);
 
   bool enabled() const { return provider_ != nullptr; }
+  const TlsFiles& files() const { return files_; }
   // Of a server to whom callers must show a certificate of the authority.
   std::shared_ptr<grpc::ServerCredentials> Server() const;
   // Of a client. The server's certificate must be of the authority and name `server`; empty: the host of the address.
@@ -43,7 +44,7 @@ class Tls {
 
  private:
   std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
-  bool has_certificate_ = false;
+  TlsFiles files_;
 };
 
 // The node (hex) that the certificate at the other end of a connection names; nullopt: it names none.
