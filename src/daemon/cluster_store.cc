@@ -19,8 +19,6 @@
 namespace cairnfs::daemon {
 namespace {
 
-// A watch that broke off goes on within seconds; one that asks for older changes reads its range anew.
-constexpr uint64_t kRevisionsKept = 100'000;
 constexpr uint64_t kCommandWaitMs = 15'000;
 constexpr std::chrono::milliseconds kDescribeWait{1'000};
 
@@ -222,9 +220,9 @@ ClusterStore::~ClusterStore() {
   if (names_host_ != nullptr) names_host_->Stop();
 }
 
-Status ClusterStore::CompactHistory(const Context& context) {
+Status ClusterStore::Housekeep(const Context& context, bool compacts) {
   auto* etcd = dynamic_cast<kvnet::EtcdStore*>(remote_.get());
-  return etcd == nullptr ? Status() : etcd->CompactHistory(context, kRevisionsKept);
+  return etcd == nullptr ? Status() : etcd->Housekeep(context, compacts);
 }
 
 Result<std::optional<std::string>> ClusterStore::FindOverlap(std::string_view header) {

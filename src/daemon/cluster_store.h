@@ -51,8 +51,8 @@ class ClusterStore {
   kv::NamesHost* names_host() { return names_host_.get(); }
   // What each of the three tells of itself, of those that answer within a second or so. Nothing where there are none.
   std::vector<kv::NamesHost::Description> DescribeHosts(const Context& context) const;
-  // Forgets old versions where the store keeps them until told so. Cheap where it does not.
-  Status CompactHistory(const Context& context);
+  // As EtcdStore::Housekeep; nothing for a store that is no etcd.
+  Status Housekeep(const Context& context, bool compacts);
   // As EtcdStore::FindOverlap; nullopt for a store that is no etcd.
   Result<std::optional<std::string>> FindOverlap(std::string_view header);
 

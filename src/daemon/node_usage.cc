@@ -15,7 +15,6 @@ namespace {
 constexpr std::string_view kUsagePrefix = "U";
 constexpr uint8_t kVersion = 1;
 constexpr auto kSampleInterval = std::chrono::seconds(2);
-constexpr auto kHousekeepInterval = std::chrono::minutes(5);
 // All nodes together write no more often than this many times a second.
 constexpr size_t kWritesPerSecondMax = 20;
 
@@ -74,7 +73,7 @@ Result<std::map<cluster::NodeId, NodeUsage>> ReadUsage(const Context& context, k
 }
 
 UsagePublisher::UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
-                               std::function<void(const Context&)> housekeep)
+                               Housekeep housekeep)
     : store_(store),
       membership_(membership),
       sample_(std::move(sample)),
@@ -85,7 +84,7 @@ UsagePublisher::~UsagePublisher() = default;
 
 void UsagePublisher::Run(const Context& context) {
   Sample last = sample_();
-  Clock::time_point last_time = Clock::Now(), published{}, kept = Clock::Now();
+  Clock::time_point last_time = Clock::Now(), published{};
   while (!context.IsStopped()) {
     Sample now = sample_();
     const Clock::time_point time = Clock::Now();
@@ -103,11 +102,8 @@ void UsagePublisher::Run(const Context& context) {
       Publish(context, now.usage);
       published = time;
     }
-    if (time - kept >= kHousekeepInterval) {
-      const cluster::NodeInfo* first = view->FirstUp();
-      if (first != nullptr && first->id == membership_.self()) housekeep_(context);
-      kept = time;
-    }
+    const cluster::NodeInfo* first = view->FirstUp();
+    housekeep_(context, first != nullptr && first->id == membership_.self());
     static_cast<void>(context.Sleep(kSampleInterval));
   }
 }

@@ -31,9 +31,11 @@ class UsagePublisher {
     NodeUsage usage;                  // without the rates
     uint64_t repair_bytes_total = 0;  // from which they are made
   };
-  // The parameters outlive it. `housekeep` is called on the same thread every few minutes, on only one of all nodes.
+  // Called on the same thread every two seconds; `is_first`: on only one of all nodes.
+  using Housekeep = std::function<void(const Context& context, bool is_first)>;
+  // The parameters outlive it.
   UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
-                 std::function<void(const Context& context)> housekeep);
+                 Housekeep housekeep);
   ~UsagePublisher();
 
  private:
@@ -43,7 +45,7 @@ class UsagePublisher {
   kv::KvStore& store_;
   cluster::Membership& membership_;
   const std::function<Sample()> sample_;
-  const std::function<void(const Context&)> housekeep_;
+  const Housekeep housekeep_;
   // Of the thread.
   std::string published_;
   uint64_t published_session_ = 0;

@@ -55,8 +55,8 @@ class SharedKvStore : public KvStore {
   virtual Status RevokeLease(const Context& context, LeaseId lease) = 0;
 
   // Bytes that users other than root may still take for names and attributes, where the store keeps room for removals
-  // (name_room.h), as it told last: with each lease that is kept alive, where it is far away. nullopt: it keeps none,
-  // or did not tell yet. Does not wait.
+  // (name_room.h), as it told last: with each lease that is kept alive, where it is far away, and an etcd when it is
+  // looked after. nullopt: it keeps none, or did not tell yet. Does not wait.
   virtual std::optional<uint64_t> RoomForNames() const { return std::nullopt; }
 
   // Tells of changes in [begin, end) after `after_revision` (0: from now on), on a thread of the store, one call at a

@@ -19,6 +19,9 @@ Result<uint64_t> EtcdStoreImpl::Commit(const Context& context, const kv::Transac
 
 Result<kv::SlottedAnswer> EtcdStoreImpl::TryCommit(const Context& context, const kv::Transaction& transaction,
                                                    const kv::SlotClaim* slot) {
+  if (slot != nullptr && !transaction.writes.empty()) {
+    if (auto refused = RefuseForRoom(context, transaction, *slot)) return *std::move(refused);
+  }
   const pb::TxnRequest request = ToEtcd(keys_, transaction, slot);
   pb::TxnResponse response;
   Status sent = Try(context, options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
@@ -116,12 +119,19 @@ Status EtcdStoreImpl::RevokeLease(const Context& context, kv::LeaseId lease) {
 }
 
 Status EtcdStoreImpl::CompactHistory(const Context& context, uint64_t revisions_kept) {
-  CAIRNFS_ASSIGN_OR_RETURN(Now now, ReadNow(context));
+  CAIRNFS_ASSIGN_OR_RETURN(const Now now, ReadNow(context));
   if (now.revision <= revisions_kept) return {};
+  return kv::TryUntilAnswered(context, options_.retry, [&](const Context& limited) {
+    return Compact(limited, now.revision - revisions_kept, Waits::kNot);
+  });
+}
+
+Status EtcdStoreImpl::Compact(const Context& context, uint64_t revision, Waits waits) {
   pb::CompactionRequest request;
-  request.set_revision(static_cast<int64_t>(now.revision - revisions_kept));
+  request.set_revision(static_cast<int64_t>(revision));
+  request.set_physical(waits == Waits::kForFile);
   pb::CompactionResponse response;
-  Status compacted = TryLong(context, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
+  Status compacted = Try(context, options_.retry.try_timeout, [&](EtcdEndpoint& endpoint, grpc::ClientContext& call) {
     return endpoint.kv->Compact(&call, request, &response);
   });
   if (!compacted.ok() && compacted.error().code == ErrorCode::kStale) return {};  // somebody else did it

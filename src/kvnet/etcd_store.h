@@ -2,7 +2,8 @@
 //
 // Reads are linearizable. A call goes to the endpoint that answered last, then to the next ones. etcd keeps every old
 // version of a key until somebody compacts its history: have etcd do it (--auto-compaction-retention=1h), or call
-// CompactHistory now and then from one host.
+// Housekeep from one host. So that etcd never comes over its space quota, and removals go on, transactions that make
+// names or lengthen records are refused before (etcd_room.h).
 #pragma once
 
 #include <memory>
@@ -26,6 +27,11 @@ class EtcdStore : public kv::SharedKvStore {
  public:
   // Connects when it is used. kInvalidArgument: an endpoint or the prefix is none.
   static Result<std::unique_ptr<EtcdStore>> Create(const EtcdOptions& options);
+
+  // To be called every second or two, by one thread: looks how much room the members have, where that is due. One host
+  // also `compacts`: every five minutes but for the last 100,000 revisions, and while much of the quota is in use
+  // sooner and nearly all. It waits for that for some seconds.
+  virtual Status Housekeep(const Context& context, bool compacts) = 0;
 
   // Has etcd forget all but the last `revisions_kept` revisions. Watches that are further behind are lost.
   virtual Status CompactHistory(const Context& context, uint64_t revisions_kept) = 0;

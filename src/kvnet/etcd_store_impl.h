@@ -1,4 +1,4 @@
-// EtcdStore's insides, which etcd_store.cc (transactions, leases), etcd_reads.cc, etcd_overlap.cc and
+// EtcdStore's insides, which etcd_store.cc (transactions, leases), etcd_reads.cc, etcd_overlap.cc, etcd_space.cc and
 // etcd_watches.cc share.
 // Room-internal: gRPC is in here.
 #pragma once
@@ -6,11 +6,15 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <optional>
 
+#include "base/clock.h"
+#include "base/thread_annotations.h"
 #include "etcd.grpc.pb.h"
 #include "kv/commit_slots.h"
 #include "kvnet/channel.h"
 #include "kvnet/etcd_convert.h"
+#include "kvnet/etcd_room.h"
 #include "kvnet/etcd_store.h"
 #include "kvnet/remote_watch.h"
 
@@ -26,12 +30,18 @@ struct EtcdEndpoint {
         channel(MakeChannel(address, options)),
         kv(etcdserverpb::KV::NewStub(channel)),
         lease(etcdserverpb::Lease::NewStub(channel)),
+        maintenance(etcdserverpb::Maintenance::NewStub(channel)),
         watch(etcdserverpb::Watch::NewStub(channel)) {}
   const std::string address;
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<etcdserverpb::KV::Stub> kv;
   const std::unique_ptr<etcdserverpb::Lease::Stub> lease;
+  const std::unique_ptr<etcdserverpb::Maintenance::Stub> maintenance;
   const std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+
+  // Of the thread that looks at the room (EtcdStoreImpl::Look).
+  Clock::time_point silent_until{}, quota_until{};  // it is not asked before
+  std::optional<uint64_t> quota;                    // 0: it has none; nullopt: not asked yet
 };
 
 class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
@@ -60,6 +70,8 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   Status RevokeLease(const Context& context, kv::LeaseId lease) override;
   Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
                                              uint64_t after_revision, kv::WatchCallbacks callbacks) override;
+  std::optional<uint64_t> RoomForNames() const override;
+  Status Housekeep(const Context& context, bool compacts) override;
   Status CompactHistory(const Context& context, uint64_t revisions_kept) override;
   Result<std::optional<std::string>> FindOverlap(const Context& context, std::string_view header) override;
 
@@ -80,6 +92,22 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
 
   Result<kv::SlottedAnswer> TryCommit(const Context& context, const kv::Transaction& transaction,
                                       const kv::SlotClaim* slot) override;
+  // What is answered in etcd's place, where there is no room for it; nullopt: it may be sent.
+  std::optional<Result<kv::SlottedAnswer>> RefuseForRoom(const Context& context, const kv::Transaction& transaction,
+                                                         const kv::SlotClaim& slot);
+  enum class Needs { kRoom, kNothing, kConflict };
+  Result<Needs> NeedsOf(const Context& context, const kv::Transaction& transaction);
+  void WaitToRemove(const Context& context, const kv::Transaction& transaction);
+  Status CompactWhereDue(const Context& context);
+  Status CompactEarly(const Context& context, uint64_t revision);
+  enum class Waits { kNot, kForFile };  // kForFile: until it is written
+  Status Compact(const Context& context, uint64_t revision, Waits waits);
+  // Asks the members how much room there is, or waits until another thread has.
+  void Look(const Context& context) EXCLUDES_LOCK(look_mutex_);
+  std::optional<EtcdRoom::Space> SpaceOf(const Context& context, EtcdEndpoint& endpoint);
+  // nullopt: the context expired first.
+  std::optional<uint64_t> QuotaOf(const Context& context, EtcdEndpoint& endpoint);
+
   Result<kv::SlottedAnswer> AfterNoSpace(const Context& context, const Error& refused, const kv::SlotClaim& slot);
   Result<kv::LeaseId> TryGrantLease(const Context& context, std::chrono::milliseconds ttl) override;
   Status TryRevokeLease(const Context& context, kv::LeaseId lease) override;
@@ -126,6 +154,13 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   const EtcdKeys keys_;
   std::vector<std::unique_ptr<EtcdEndpoint>> endpoints_;  // constant after construction
   std::atomic<size_t> current_{0};
+
+  EtcdRoom room_;  // self-synchronised
+  Mutex look_mutex_;
+  CondVar looked_;
+  bool is_looking_ GUARDED_BY(look_mutex_) = false;
+  Clock::time_point compacted_at_ = Clock::Now();  // of Housekeep
+
   kv::CommitSlots slots_;  // self-synchronised; ends before what it sends with
 };
 

@@ -63,6 +63,9 @@ Status NamesLoader::Commit(const Context& context, const std::vector<kv::KvWrite
   kv::Transaction transaction;
   transaction.IfRevision(LoadMarkKey(), mark_);
   transaction.writes = writes;
+  const bool adds =
+      std::any_of(writes.begin(), writes.end(), [](const auto& write) { return write.value.has_value(); });
+  if (adds) transaction.makes_names_for = 0;  // not from what is kept for removing names
   CAIRNFS_RETURN_IF_ERROR(target_.Commit(context, transaction));
   return target_.Sync(context);
 }

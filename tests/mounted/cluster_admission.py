@@ -261,7 +261,8 @@ def in_an_etcd_of_its_own(world, scratch):
                 "etcd", "--name", member.name, "--data-dir", member.data, "--listen-client-urls", client,
                 "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                 "--initial-cluster", f"{member.name}={peer}", "--client-cert-auth", "--trusted-ca-file", at("ca.pem"),
-                "--cert-file", at("server.pem"), "--key-file", at("server.key"), stdout=log, stderr=log)
+                "--cert-file", at("server.pem"), "--key-file", at("server.key"),
+                "--quota-backend-bytes", str(4 << 30), stdout=log, stderr=log)
         one, other = cluster.hosts
         try:
             wait_until(lambda: "that etcd speaks TLS" in refusal(one, "cluster", "init", "--metadata", cluster.etcd_url,
@@ -280,6 +281,8 @@ def in_an_etcd_of_its_own(world, scratch):
             write(one.path("x"), content)
             assert read(other.path("x")) == content
             assert one.status()["cluster"]["certificate_seconds_left"] > 0
+            # Its quota is read from its metrics, with TLS as well.
+            wait_until(lambda: (one.status().get("metadata_room_bytes") or 0) > 3 << 30, 30, "the host knows its quota")
             cluster.stop()
         except BaseException:
             print(cluster.logs(), flush=True)

@@ -116,7 +116,8 @@ class Etcd(Namespace):
                 "etcd", "--name", self.name, "--data-dir", self.data, "--listen-client-urls", client,
                 "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                 "--initial-cluster", members, "--initial-cluster-token", self.cluster.prefix,
-                "--heartbeat-interval", "200", "--election-timeout", "2000", stdout=log, stderr=log)
+                "--heartbeat-interval", "200", "--election-timeout", "2000", *self.cluster.etcd_flags, stdout=log,
+                stderr=log)
 
     def is_healthy(self):
         done = subprocess.run(self.inside("etcdctl", "--endpoints", self.endpoint, "endpoint", "health"), check=False,
@@ -310,11 +311,12 @@ class Network:
 
 
 class Cluster(Network):
-    """metadata: "etcd" (with etcd_members of it), or "node" (the first host serves it). options: keys of the
-    configuration, of every host. certificates: nodes have them, else they trust the network."""
+    """metadata: "etcd" (with etcd_members of it, and further etcd_flags), or "node" (the first host serves it).
+    options: keys of the configuration, of every host. certificates: nodes have them, else they trust the network."""
 
     def __init__(self, scratch, hosts=3, metadata="etcd", etcd_members=1, copies=2, options=None, outlives_us=False,
-                 certificates=True):
+                 certificates=True, etcd_flags=()):
+        self.etcd_flags = etcd_flags
         self.copies, self.certificates = copies, certificates
         self.options = {**SMALL, **(options or {})}
         self.etcd, self.hosts, self.cuts = [], [], []
