@@ -81,7 +81,7 @@ bool AtomicFiles::IsSentBack(uint32_t thread) {
   if (sent_back_count_ == 0) return false;
   MutexLock lock(mutex_);
   const auto found = sent_back_.find(thread);
-  return found != sent_back_.end() && !found->second.is_in_place;
+  return found != sent_back_.end() && !found->second.looked_up;
 }
 
 std::optional<AtomicFiles::SentBack> AtomicFiles::TakeSentBack(uint32_t thread) {
@@ -121,7 +121,9 @@ Status AtomicFiles::CheckSeen(const Caller& caller, InodeId directory, InodeId i
 Result<std::optional<AtomicFiles::SentBack>> AtomicFiles::MustSendBack(InodeId inode, const Caller& caller) {
   AtomicRules& rules = at_.services.atomic_rules;
   const auto before = TakeSentBack(caller.pid);
-  if (rules.AreNone() || (before && before->inode == inode)) return std::optional<SentBack>();
+  const bool is_again = before && before->inode == inode;
+  if (is_again && before->looked_up) CAIRNFS_RETURN_IF_ERROR(*before->looked_up);
+  if (rules.AreNone() || is_again) return std::optional<SentBack>();
   const InodePtr known = at_.services.table.Find(inode);
   const InodeId directory{known ? known->directory.load() : 0};
   if (directory.value != 0) {
@@ -183,7 +185,8 @@ void AtomicFiles::OpenPending(const PendingPtr& pending, OpenFlags flags, const 
 }
 
 // Only the last of the names of a path leads to a file, or to nothing while the open may go on. What it leads to may be
-// another file by now, which another process, or host, has put there.
+// another file by now, which another process, or host, has put there. Where no new file can be made the open is told
+// why: the kernel takes an error of a look-up for one of a name that is to be looked up once more.
 void AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::string_view name,
                                  const Done<meta::Attr>& done) {
   const Caller& caller = opener.caller;
@@ -191,19 +194,19 @@ void AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::s
   const bool goes_on =
       found.ok() ? S_ISDIR(found->mode) || S_ISLNK(found->mode) : found.error().code != ErrorCode::kNotFound;
   if (goes_on) return done(std::move(found));
-  auto sent_back = TakeSentBack(caller.pid);
+  const auto sent_back = TakeSentBack(caller.pid);
   if (!sent_back || !found.ok() || !S_ISREG(found->mode)) return done(std::move(found));
+  const auto find_old = [this, thread = caller.pid, note = *sent_back, file = *found, done](const Status& looked_up) {
+    SentBack noted = note;
+    noted.inode = file.inode;
+    noted.at = Clock::Now();
+    noted.looked_up = looked_up;
+    NoteSentBack(thread, noted);
+    done(file);
+  };
   const auto rule = at_.services.atomic_rules.Of(caller.context, directory, name);
-  if (!rule.ok()) {
-    at_.names.Forget(found->inode, 1);
-    return done(rule.error());
-  }
-  if (*rule == nullptr) {
-    sent_back->inode = found->inode;
-    sent_back->is_in_place = true;
-    NoteSentBack(caller.pid, *sent_back);
-    return done(std::move(found));
-  }
+  if (!rule.ok()) return find_old(rule.error());
+  if (*rule == nullptr) return find_old({});
   bool is_its_own = false;
   if (const PendingPtr pending = Find(found->inode)) {
     MutexLock lock(mutex_);
@@ -212,10 +215,12 @@ void AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::s
   const bool is_wanted = sent_back->inode == found->inode || sent_back->directory == directory;
   if (is_its_own || !is_wanted) return done(std::move(found));
   const Place place{directory, std::string(name), (*rule)->must_be_complete};
-  auto make = [this, opener, place, replaced = *found, done](const Status& admitted) {
+  auto make = [this, opener, place, replaced = *found, find_old, done](const Status& admitted) {
+    if (!admitted.ok()) return find_old(admitted);
     meta::CreateParams params;
     params.mode = replaced.mode;
-    auto made = admitted.ok() ? Make(opener, place, std::move(params), replaced) : Result<meta::Attr>(admitted.error());
+    auto made = Make(opener, place, std::move(params), replaced);
+    if (!made.ok()) return find_old(made.error());
     at_.names.Forget(replaced.inode, 1);
     done(std::move(made));
   };

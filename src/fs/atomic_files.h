@@ -60,7 +60,8 @@ class AtomicFiles {
     Credentials credentials;
   };
   // Lookup for a thread that was sent back: where the name leads to the file that it was to open, it finds a new one in
-  // its place. kBusy: too many are being written; and what a new name may be refused with. May wait for the store.
+  // its place. Where none can be made it finds the old one, and the Open that follows fails: kBusy: too many are being
+  // written; and what a new name may be refused with. May wait for the store.
   void LookUpSentBack(const Opener& opener, InodeId directory, std::string_view name, const Done<meta::Attr>& done);
   // open(2) that makes a file. nullopt: such a file appears at once, or is there and is to be opened as it is. Adds one
   // to its lookup count. kNotSupported: nobody could tell how the process ends.
@@ -99,7 +100,8 @@ class AtomicFiles {
     InodeId directory;     // in which this host last saw its name; 0: not known
     uint64_t started = 0;  // the thread
     Clock::time_point at;
-    bool is_in_place = false;  // its name was looked up, and does not appear whole
+    // Its name was looked up again: it is opened in place, or the open is answered so. nullopt: it was not yet.
+    std::optional<Status> looked_up = {};
   };
   enum class IsNamed { kNo, kYes };
 

@@ -361,6 +361,22 @@ def attributes_and_rights_are_kept():
         assert run.mount.log().count("keeps what it had") >= 3
 
 
+def an_open_that_cannot_be_is_told_why():
+    with Run() as run:
+        rewrite(run.model, "old")
+        call("seal", run.path)
+        for flags in 0, os.O_CREAT:
+            for _ in range(2):
+                assert error_of(os.open, run.model, os.O_WRONLY | os.O_TRUNC | flags) == errno.EROFS
+                os.stat(run.model)  # the kernel knows the name
+        said = subprocess.run(["sh", "-c", 'echo new > "$1"', "sh", run.model], check=False, capture_output=True)
+        assert said.returncode != 0 and b"Read-only" in said.stderr, said
+        assert others(run.model) == "old"
+        call("unseal", run.path)
+        rewrite(run.model, "new")
+        assert others(run.model) == "new"
+
+
 def hard_links_and_locks():
     with Run() as run:
         rewrite(run.model, "old")
@@ -463,7 +479,7 @@ CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_h
          the_last_close_of_its_process_gives_the_name, an_exec_closes_and_ends, one_with_very_many_descriptors_closes_too,
          a_killed_writer_leaves_the_old_file, a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name,
          each_process_has_its_own_and_the_last_wins, the_writer_finds_its_own_file_by_the_name,
-         attributes_and_rights_are_kept, hard_links_and_locks, the_directory_is_renamed_or_removed_meanwhile,
+         attributes_and_rights_are_kept, an_open_that_cannot_be_is_told_why, hard_links_and_locks, the_directory_is_renamed_or_removed_meanwhile,
          what_is_replaced_goes_to_the_trash, readers_never_see_a_part)
 
 

@@ -328,6 +328,26 @@ TEST_F(AtomicFilesTest, WhoWasSentBackLooksUpOnce) {
   EXPECT_EQ(OwnFound("a.pt"), own.attr.inode);
 }
 
+// By the open alone, once: the kernel would look the name up once more after an error of the look-up.
+TEST_F(AtomicFilesTest, TheOpenIsToldWhyNoNewFileCanBeMade) {
+  const InodeId run = MakeDirectory(fs(), kRootInode, "run");
+  const auto first = OpenByName(fs(), run, "a.pt", Self());
+  ASSERT_TRUE(CloseAs(fs(), *first, Self()).ok());
+  const auto seal = [&] {
+    return World::Await<void>([&](Done<void> done) { fs().attributes().Seal({}, run, std::move(done)); });
+  };
+  ASSERT_TRUE(seal().ok());
+  EXPECT_EQ(OpenByName(fs(), run, "a.pt", Self()).error().code, ErrorCode::kSealed);
+  EXPECT_EQ(Found(fs(), run, "a.pt"), first->attr.inode);
+  EXPECT_EQ(OpenByName(fs(), run, "a.pt", Self()).error().code, ErrorCode::kSealed);
+  ASSERT_TRUE(fs().attributes().RemoveXattr({}, run, CAIRNFS_XATTR_SEALED).ok());
+  const auto second = OpenByName(fs(), run, "a.pt", Self());
+  ASSERT_TRUE(second.ok()) << second.error().message;
+  ASSERT_TRUE(CloseAs(fs(), *second, Self()).ok());
+  EXPECT_EQ(Found(fs(), run, "a.pt"), second->attr.inode);
+  EXPECT_EQ(fs().open_files().count(), 0u);
+}
+
 TEST_F(AtomicFilesTest, OneWhoCannotBeSeenIsRefused) {
   const auto first = Begin("a.pt");
   ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
