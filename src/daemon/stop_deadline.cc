@@ -60,12 +60,14 @@ StopOutcome StopDeadline::NoteSynced(const Status& synced) {
   if (!synced.ok()) {
     outcome.reason = synced.error().message;
     if (outcome.is_durable()) outcome.unsaved.reset();
-  } else if (outcome.unsaved && !outcome.unsaved->has_lost) {
-    outcome.unsaved = fs::Unsaved();
-  } else if (outcome.unsaved) {
-    outcome.reason = "accepted bytes could not be stored or published, and are lost";
-  } else {
+  } else if (!outcome.unsaved) {
     outcome.reason = "the last sync went well; whether bytes were lost before it could not be found out in time";
+  } else if (outcome.unsaved->has_lost) {
+    outcome.reason = "accepted bytes could not be stored or published, and are lost";
+  } else if (outcome.unsaved->unclosed_count > 0) {
+    outcome.reason = "files that are to appear whole were open still, and are lost";
+  } else {
+    outcome.unsaved = fs::Unsaved();
   }
   bool gives_up = false;
   {

@@ -65,6 +65,22 @@ AtomicFiles::PendingPtr AtomicFiles::Find(InodeId inode) {
   return found == by_inode_.end() ? nullptr : found->second;
 }
 
+PlacesToCome AtomicFiles::GetPlacesToCome() {
+  PlacesToCome places;
+  if (pending_count_ == 0) return places;
+  MutexLock lock(mutex_);
+  for (const auto& [inode, pending] : by_inode_) {
+    if (pending->is_opened && !pending->is_killed) places[inode] = {pending->directory, pending->name};
+  }
+  return places;
+}
+
+std::string AtomicFiles::PathOf(const Context& context, InodeId inode) {
+  meta::Namespace& names = at_.services.parts.names;
+  const PendingPtr pending = Find(inode);
+  return pending ? names.PathOf(context, pending->directory, pending->name) : names.PathOfInode(context, inode);
+}
+
 Result<meta::Attr> AtomicFiles::LookUp(const Context& context, const Pending& pending) {
   CAIRNFS_ASSIGN_OR_RETURN(meta::Attr attr, at_.names.GetAttr(context, pending.inode));
   at_.services.table.AddLookup(attr.inode)->directory = pending.directory.value;

@@ -29,6 +29,7 @@
 #include "fs/processes.h"
 #include "fs/reader.h"
 #include "fs/turns.h"
+#include "fs/unsaved.h"
 
 namespace cairnfs::fs {
 
@@ -76,6 +77,11 @@ class AtomicFiles {
   void Release(InodeId inode, HandleId handle);
   // A change of the file's bytes was refused: it does not get its name.
   void NoteWriteFailed(InodeId inode, const Error& why);
+
+  // Those that are being written. Not those whose writer was killed, which get no name.
+  PlacesToCome GetPlacesToCome() EXCLUDES_LOCK(mutex_);
+  // Namespace::PathOfInode; of one that is being written, the path that it is to get.
+  std::string PathOf(const Context& context, InodeId inode);
 
   // False: the process has no such file of its own under this name. Else it has none from now on.
   bool Unlink(uint32_t thread, InodeId directory, std::string_view name);

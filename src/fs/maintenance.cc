@@ -139,12 +139,24 @@ Status Maintenance::SyncWithin(const Context& context) {
   return synced.get();
 }
 
+Status Maintenance::CheckClosed(const PlacesToCome& begun) {
+  const PlacesToCome now = parts_.atomic_files.GetPlacesToCome();
+  const auto count =
+      std::count_if(begun.begin(), begun.end(), [&](const auto& file) { return now.contains(file.first); });
+  if (count == 0) return {};
+  return MakeError(ErrorCode::kBusy, std::to_string(count) + (count == 1 ? " file that is" : " files that are") +
+                                         " to appear whole, and not closed yet");
+}
+
 Status Maintenance::Drain(const Context& context) {
   constexpr std::chrono::seconds kAgainAfter{1};
   const SyncRounds::ClosedFirst closed_first(at_.rounds);
+  const PlacesToCome begun = parts_.atomic_files.GetPlacesToCome();
   for (;;) {
+    const Status closed = CheckClosed(begun);  // first: the sync takes the name of one that is closed by now
     Status synced = SyncWithin(context);
     if (synced.ok()) synced = CheckNoneFailed();
+    if (synced.ok()) synced = closed;
     if (synced.ok()) return synced;
     const ErrorCode code = synced.error().code;
     const bool may_pass = code == ErrorCode::kNoSpace || code == ErrorCode::kUnavailable || code == ErrorCode::kBusy;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "fs/atomic_files.h"
 #include "fs/checker.h"
 #include "fs/collector.h"
 #include "fs/name_changes.h"
@@ -22,6 +23,7 @@ class Maintenance {
   struct Parts {  // all outlive it
     NameChanges& changes;
     OpenFiles& open_files;
+    AtomicFiles& atomic_files;
     Reader& reader;
     Writer& writer;
     Collector& collection;
@@ -47,7 +49,7 @@ class Maintenance {
   FsTraffic GetTraffic() const;  // some counters, at no cost
   // As fs::ListUnsaved.
   void ListUnsaved(const Context& context, const std::function<void(const Unsaved&)>& tell) const {
-    fs::ListUnsaved(at_, context, tell);
+    fs::ListUnsaved(at_, parts_.atomic_files.GetPlacesToCome(), context, tell);
   }
   // Of the options that the filesystem was started with, changes these: flush_interval_ms, update_atime,
   // collect_bytes_per_second_max, read_only. Where it is read_only from now on, `done` is told once everything is
@@ -55,8 +57,9 @@ class Maintenance {
   void Change(const FsOptions& options, Done<void> done);
   // A sync point for everything before the call.
   void Sync(Done<void> done);
-  // As Sync, and blocks; what is closed becomes durable first, and what fails for a while is tried again. Once the
-  // context has expired: why it is not done. The rounds go on.
+  // As Sync, and blocks; what is closed becomes durable first, and what fails for a while is tried again. Files that
+  // are to appear whole are waited for until they are closed. Once the context has expired: why it is not done. The
+  // rounds go on.
   Status Drain(const Context& context);
   // As Sync, and blocks. Among other hosts it fails, too, where one of them has lost or cannot publish bytes of the
   // inode, or of files below it; what they have closed is published already. Not to be called where this filesystem
@@ -82,6 +85,8 @@ class Maintenance {
  private:
   // A round of all, waited for. kUnavailable: the context's deadline came first. kInterrupted: it was stopped.
   Status SyncWithin(const Context& context);
+  // kBusy: one of these is not closed yet.
+  Status CheckClosed(const PlacesToCome& begun);
   Status CheckNoneFailed();  // the error of a file of this host that could not be published
 
   const Services at_;

@@ -91,7 +91,7 @@ Result<std::vector<std::string>> Seals::DescribeWriters(const Context& context, 
       break;
     }
     const std::string where = writer.host.empty() ? "" : "host " + writer.host + ": ";
-    sentences.push_back(where + "'" + names_.PathOfInode(context, writer.inode) + "' is open for writing");
+    sentences.push_back(where + "'" + path_of_(context, writer.inode) + "' is open for writing");
   }
   return sentences;
 }

@@ -40,6 +40,8 @@ class Seals {
     ask_others_ = std::move(ask);
     name_ = std::move(name);
   }
+  // The path of a file for messages.
+  void SetPathOf(std::function<std::string(const Context&, InodeId)> path_of) { path_of_ = std::move(path_of); }
   // Under which session of the host it is asked; another one may have missed a seal.
   void SetSession(std::function<uint64_t()> session) { session_ = std::move(session); }
 
@@ -79,6 +81,7 @@ class Seals {
   InodeTable& table_;
   AskOthers ask_others_;
   std::function<std::string()> name_;
+  std::function<std::string(const Context&, InodeId)> path_of_;
   std::function<uint64_t()> session_;
   std::function<void(std::function<void()> ended)> publish_;
   std::atomic<uint64_t> session_seen_{0};

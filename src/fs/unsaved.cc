@@ -25,14 +25,16 @@ uint64_t InBoth(const std::map<InodeId, uint64_t>& before, const std::map<InodeI
   return first == before.end() || second == after.end() ? 0 : std::min(first->second, second->second);
 }
 
-Found FindUnsaved(const Services& at) {
+Found FindUnsaved(const Services& at, const PlacesToCome& to_come) {
   Found found;
+  std::map<InodeId, uint64_t> sizes;  // of those to come
   std::set<InodeId> nameless;
   const auto unflushed_before = at.rounds.Unflushed();
   at.table.ForEachHeld([&](const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     if (inode->unlinked) nameless.insert(inode->id);
     const Content* content = inode->content.get();
+    if (to_come.contains(inode->id)) sizes[inode->id] = content == nullptr ? 0 : content->size;
     if (content == nullptr || (!content->changed && content->lost.empty())) return;
     found.bytes[inode->id] = content->UnsavedBytes();
     found.has_lost = found.has_lost || (!content->lost.empty() && !inode->unlinked);
@@ -50,6 +52,7 @@ Found FindUnsaved(const Services& at) {
     found.bytes[inode] += bytes;
     found.has_lost = true;
   }
+  for (const auto& [inode, size] : sizes) found.bytes[inode] = size;
   for (InodeId inode : nameless) found.bytes.erase(inode);
   return found;
 }
@@ -64,20 +67,40 @@ bool HasUnsavedNames(const Services& at) {
   return at.parts.local_kv->HasUnflushed("A", kv::PrefixEnd("Z"), is_of_names);
 }
 
-void AddPaths(const Services& at, const Context& context, Unsaved& unsaved) {
+std::string NumberOf(InodeId inode) { return "#" + std::to_string(inode.value); }
+
+// Without a look at names.
+std::string PathByNumber(const PlacesToCome& to_come, InodeId inode) {
+  const auto place = to_come.find(inode);
+  if (place == to_come.end()) return NumberOf(inode);
+  const auto& [directory, name] = place->second;
+  return directory == kRootInode ? name : NumberOf(directory) + "/" + name;
+}
+
+void AddPaths(const Services& at, const PlacesToCome& to_come, const Context& context, Unsaved& unsaved) {
+  meta::Namespace& names = at.parts.names;
   if (at.parts.cluster) {
     for (UnsavedFile& file : unsaved.files) {
       if (context.Expired()) return;
-      file.path = at.parts.names.PathOfInode(context, file.inode);
+      const auto place = to_come.find(file.inode);
+      file.path = place == to_come.end() ? names.PathOfInode(context, file.inode)
+                                         : names.PathOf(context, place->second.directory, place->second.name);
     }
     return;
   }
   std::set<InodeId> inodes;
-  for (const UnsavedFile& file : unsaved.files) inodes.insert(file.inode);
+  for (const UnsavedFile& file : unsaved.files) {
+    const auto place = to_come.find(file.inode);
+    inodes.insert(place == to_come.end() ? file.inode : place->second.directory);
+  }
   std::map<InodeId, std::string> paths;
-  static_cast<void>(FindPaths(context, at.parts.kv, at.parts.names, inodes, paths));  // late: those that it found
+  static_cast<void>(FindPaths(context, at.parts.kv, names, inodes, paths));  // late: those that it found
   for (UnsavedFile& file : unsaved.files) {
-    if (const auto path = paths.find(file.inode); path != paths.end()) file.path = path->second;
+    const auto place = to_come.find(file.inode);
+    const bool is_to_come = place != to_come.end();
+    if (is_to_come && place->second.directory == kRootInode) continue;  // it has its path
+    const auto path = paths.find(is_to_come ? place->second.directory : file.inode);
+    if (path != paths.end()) file.path = is_to_come ? path->second + "/" + place->second.name : path->second;
   }
 }
 
@@ -85,21 +108,23 @@ void AddPaths(const Services& at, const Context& context, Unsaved& unsaved) {
 
 Clock::duration TimeToList(Clock::duration time) { return std::clamp<Clock::duration>(time / 10, kListMin, kListMax); }
 
-void ListUnsaved(const Services& at, const Context& context, const std::function<void(const Unsaved&)>& tell) {
+void ListUnsaved(const Services& at, const PlacesToCome& to_come, const Context& context,
+                 const std::function<void(const Unsaved&)>& tell) {
   Unsaved unsaved;
-  const Found found = FindUnsaved(at);
+  const Found found = FindUnsaved(at, to_come);
   unsaved.has_lost = found.has_lost;
   for (const auto& [inode, bytes] : found.bytes) {
     unsaved.file_count++;
     unsaved.bytes += bytes;
-    unsaved.files.push_back({inode, "#" + std::to_string(inode.value), bytes});
+    unsaved.unclosed_count += to_come.count(inode);
+    unsaved.files.push_back({inode, PathByNumber(to_come, inode), bytes});
   }
   unsaved.has_names = HasUnsavedNames(at);
   std::stable_sort(unsaved.files.begin(), unsaved.files.end(),
                    [](const UnsavedFile& first, const UnsavedFile& second) { return first.bytes > second.bytes; });
   if (unsaved.files.size() > Unsaved::kFilesMax) unsaved.files.resize(Unsaved::kFilesMax);
   tell(unsaved);
-  AddPaths(at, context, unsaved);
+  AddPaths(at, to_come, context, unsaved);
   tell(unsaved);
 }
 

@@ -123,10 +123,12 @@ void FileSystem::Impl::MakeThemes(std::unique_ptr<NameChanges> made_changes) {
   reader = std::make_unique<Reader>(services);
   atomic_files = std::make_unique<AtomicFiles>(AtomicFiles::Parts{
       .services = services, .changes = *changes, .names = *names, .open_files = *open_files, .reader = *reader});
+  seals.SetPathOf([this](const Context& context, InodeId inode) { return atomic_files->PathOf(context, inode); });
   directories = std::make_unique<Directories>(parts.names, table);
   checker = std::make_unique<Checker>(Checker::Parts{parts, *rounds, *collection, *copies});
   maintenance = std::make_unique<Maintenance>(services, Maintenance::Parts{.changes = *changes,
                                                                            .open_files = *open_files,
+                                                                           .atomic_files = *atomic_files,
                                                                            .reader = *reader,
                                                                            .writer = *writer,
                                                                            .collection = *collection,

@@ -15,7 +15,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from atomic_run import FILES, OWNER, PATTERNS, PYTHON, Run, STRANGER, ends_with, error_of, others, rewrite, start, write
-from cairnfs_mount import SMALL, Mount, Scratch, run_cases, seed_from_arguments
+from cairnfs_mount import SMALL, Mount, Scratch, program, run_cases, seed_from_arguments
 from cluster import wait_until
 from runs import call
 from whole_files import rewrites_with_kills
@@ -377,6 +377,40 @@ def an_open_that_cannot_be_is_told_why():
         assert others(run.model) == "new"
 
 
+def what_is_not_closed_is_named_by_its_place():
+    """As a file that is written, and among what is not durable when a drain or a stop is over."""
+    lost = 9
+    files = [{"path": "run/model.pt", "bytes": 5}, {"path": "run/new.pt", "bytes": 4}]
+
+    def begin(run):
+        return write(run.model, "newer"), write(run.path + "/new.pt", "half")
+
+    with Run() as run:
+        rewrite(run.model, "old")
+        drain = [program("cairnfs"), "drain", run.mount.path, "--json", "--deadline"]
+        new = begin(run)
+        said = os.getxattr(run.path, "user.cairnfs.writers").decode()
+        assert all(f"'{file['path']}' is open for writing" in said for file in files), said
+        told = subprocess.run([*drain, "1s"], capture_output=True, check=False)
+        unsaved = json.loads(told.stdout)["unsaved"]
+        assert told.returncode == lost and unsaved["files"] == files and "not closed yet" in unsaved["reason"], told
+        told = subprocess.run([*run.mount.umount_command(), "--deadline", "10min", "--json"], capture_output=True,
+                              check=False)
+        run.mount.pid = None
+        unsaved = json.loads(told.stdout)["unsaved"]
+        assert told.returncode == lost and unsaved["files"] == files and "open still" in unsaved["reason"], told
+        for descriptor in new:
+            assert error_of(os.close, descriptor) == errno.ENOTCONN
+        assert "not durable: 5 B of 'run/model.pt'" in run.mount.log(), run.mount.log()
+        run.mount.mount()
+        assert others(run.model) == "old" and os.listdir(run.path) == ["model.pt"]
+        new = begin(run)
+        for descriptor in new:
+            os.close(descriptor)
+        told = json.loads(call(*drain[1:], "10min").stdout)
+        assert told["durable"] and others(run.model) == "newer", told
+
+
 def hard_links_and_locks():
     with Run() as run:
         rewrite(run.model, "old")
@@ -479,7 +513,8 @@ CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_h
          the_last_close_of_its_process_gives_the_name, an_exec_closes_and_ends, one_with_very_many_descriptors_closes_too,
          a_killed_writer_leaves_the_old_file, a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name,
          each_process_has_its_own_and_the_last_wins, the_writer_finds_its_own_file_by_the_name,
-         attributes_and_rights_are_kept, an_open_that_cannot_be_is_told_why, hard_links_and_locks, the_directory_is_renamed_or_removed_meanwhile,
+         attributes_and_rights_are_kept, an_open_that_cannot_be_is_told_why,
+         what_is_not_closed_is_named_by_its_place, hard_links_and_locks, the_directory_is_renamed_or_removed_meanwhile,
          what_is_replaced_goes_to_the_trash, readers_never_see_a_part)
 
 

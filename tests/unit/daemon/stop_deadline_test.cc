@@ -99,6 +99,19 @@ TEST_F(StopDeadlineTest, ASyncThatIsFineMakesNothingDurableThatWasLostBefore) {
   EXPECT_EQ(outcome.unsaved->file_count, 2u);
 }
 
+TEST_F(StopDeadlineTest, WhatWasToAppearWholeAndIsNotClosedIsLost) {
+  StopDeadline deadline(Parts([](const Context&, const std::function<void(const fs::Unsaved&)>& tell) {
+    fs::Unsaved unsaved = TwoFiles();
+    unsaved.unclosed_count = 1;
+    tell(unsaved);
+  }));
+  deadline.Set(begin_ + seconds(25));
+  const StopOutcome outcome = deadline.NoteSynced({});
+  EXPECT_FALSE(outcome.is_durable());
+  EXPECT_EQ(outcome.reason, "files that are to appear whole were open still, and are lost");
+  EXPECT_EQ(outcome.unsaved->file_count, 2u);
+}
+
 TEST_F(StopDeadlineTest, AfterASyncThatFailsTheListIsBounded) {
   auto answers = std::make_shared<std::atomic<bool>>(false);
   auto is_over = std::make_shared<std::atomic<bool>>(false);

@@ -1,9 +1,13 @@
 #include "fs/unsaved.h"
 
+#include <unistd.h>
+
 #include <map>
 
 #include "base/answer.h"
+#include "cairnfs/cairnfs.h"
 #include "fixture.h"
+#include "fs/atomic_files.h"
 #include "fs/maintenance.h"
 
 namespace cairnfs::fs {
@@ -206,6 +210,47 @@ TEST(Unsaved, BeforeAnEndACommitWaitsForWhatIsClosedAlone) {
   world.engine->LetGo();
   EXPECT_TRUE(synced.get_future().get().ok());
   world.CloseFile(open);
+}
+
+// No sync gives it its name, and a stop drops it.
+TEST(Unsaved, WhatIsToAppearWholeIsNotDurableUntilItIsClosed) {
+  QuietWorld world;
+  AtomicFiles& files = world.fs->atomic_files();
+  const InodeId run = world.fs->names().MakeNode({}, kRootInode, "run", WithMode(S_IFDIR | 0755))->inode;
+  constexpr auto kSet = meta::Namespace::XattrMode::kSet;
+  ASSERT_TRUE(world.fs->attributes().SetXattr({}, kRootInode, CAIRNFS_XATTR_ATOMIC_FILES, "*.pt", kSet).ok());
+  Caller self;
+  self.pid = static_cast<uint32_t>(gettid());
+  const auto begin = [&](InodeId directory) {
+    const auto made = files.Create({self, {}}, directory, "a.pt", WithMode(S_IFREG | 0644), {.write = true});
+    const auto handle = World::Await<HandleId>(
+        [&](Done<HandleId> done) { files.Open((*made)->inode, {.write = true}, std::move(done), self); });
+    return FileSystem::Created{**made, *handle};
+  };
+  const auto below = begin(run), at_root = begin(kRootInode);
+  ASSERT_TRUE(world.Write(below, 0, RandomText(1, 100'000)).ok());
+  ASSERT_TRUE(SyncAll(world).ok());
+  ASSERT_TRUE(world.Write(below, 100'000, "ten bytes.").ok());
+  const Unsaved unsaved = List(world);
+  EXPECT_EQ(FilesOf(unsaved), (std::map<std::string, uint64_t>{{"run/a.pt", 100'010}, {"a.pt", 0}}));
+  EXPECT_EQ(unsaved.unclosed_count, 2u);
+  EXPECT_FALSE(unsaved.has_lost);
+  world.fs->maintenance().ListUnsaved(Context::Over(), [&](const Unsaved& told) {
+    EXPECT_EQ(told.files.front().path, "#" + std::to_string(run.value) + "/a.pt");
+    EXPECT_EQ(told.files.back().path, "a.pt");
+  });
+
+  const Status late = world.fs->maintenance().Drain(Context().WithTimeout(std::chrono::seconds(25)));
+  EXPECT_EQ(late.error().message, "2 files that are to appear whole, and not closed yet");
+  EXPECT_EQ(FilesOf(List(world)), FilesOf(unsaved));
+  for (const auto& file : {below, at_root}) {
+    ASSERT_TRUE(World::Await<void>([&](Done<void> done) {
+                  files.Flush(file.attr.inode, {file.handle}, std::move(done), self);
+                }).ok());
+    files.Release(file.attr.inode, file.handle);
+  }
+  EXPECT_TRUE(world.fs->maintenance().Drain(Context().WithTimeout(std::chrono::seconds(25))).ok());
+  EXPECT_TRUE(List(world).empty());
 }
 
 // The bytes of the open file are not taken by the disk.
