@@ -46,9 +46,11 @@ Status CheckIsThere(const std::string& path) {
 }  // namespace
 
 int RunStatus(const StatusCommand& command) {
-  if (const Status there = CheckIsThere(command.target.path); !there.ok()) return Fail(there.error());
   auto status = AskDaemon(command);
   const bool may_not_ask = !status.ok() && status.error().code == ErrorCode::kPermission;
+  if (status.ok() || may_not_ask) {  // a mount whose daemon does not answer is not touched
+    if (const Status there = CheckIsThere(command.target.path); !there.ok()) return Fail(there.error());
+  }
   const bool is_commit_enough = may_not_ask && !command.exact && !command.metadata;
   const Commit commit = status.ok() || is_commit_enough ? CommitOf(command.target) : std::nullopt;
   if (!status.ok() && !commit) return Fail(status.error());

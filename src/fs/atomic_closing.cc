@@ -80,7 +80,7 @@ void AtomicFiles::Flush(InodeId inode, const Closing::Descriptor& closed, Done<v
     at_.open_files.Flush(closed, std::move(note), caller);
   };
   const auto end = EndOf(caller.pid);
-  // Its number is that of no later process: a file is given its name, or none, with the last close of its process.
+  // A number of a process is used again only after its last close, and by then the file has its name or is dropped.
   if (end && ProcessOf(caller.pid) != pending->process.number) return flush(done);
   if (NoteEnd(*pending, !end || (end->is_exiting && end->by_signal))) {
     if (end && end->is_exiting) return flush(done);

@@ -92,14 +92,12 @@ bool ClusterHost::Lives(const meta::Mark& mark) const {
   return info != nullptr && info->session == marked_under;
 }
 
-bool ClusterHost::Answers(const Context& context, const meta::Mark& mark) {
-  const auto id = cluster::NodeId::FromKey(mark.node);
-  return id && parts_.peers.HoldOrphans(context.WithTimeout(kWord), *id, {}).ok();
-}
-
 Status ClusterHost::AwaitWord(const Context& context, const meta::Mark& mark) {
-  const Context patience = context.WithTimeout(2 * parts_.lease);
-  while (Lives(mark) && !Answers(patience, mark) && patience.Sleep(kWordPause)) continue;
+  const auto id = cluster::NodeId::FromKey(mark.node);
+  // The store may grant more time than was asked for, and gives each lease its time anew when it is started.
+  const Context patience = context.WithTimeout(3 * parts_.lease + kOpenAnswer);
+  const auto answers = [&] { return id && parts_.peers.HoldOrphans(patience.WithTimeout(kWord), *id, {}).ok(); };
+  while (Lives(mark) && !answers() && patience.Sleep(kWordPause)) continue;
   if (!context.Expired()) return {};
   return MakeError(ErrorCode::kInterrupted, "host " + NameOf(mark.node) + " has not answered");
 }
@@ -188,7 +186,7 @@ Result<std::vector<InodeId>> ClusterHost::AskOne(const Context& context, const c
                                                  cluster::OpenWhat what) {
   for (;;) {
     auto there = parts_.peers.OpenFiles(context.WithTimeout(kOpenAnswer), node, what);
-    if (there.ok()) return there;
+    if (there.ok() || there.error().code != ErrorCode::kUnavailable) return there;
     const auto others = OthersWithSession(context.WithoutDeadline().WithTimeout(kWord));
     const bool has_ended = others.ok() && std::find(others->begin(), others->end(), node) == others->end();
     if (has_ended) return std::vector<InodeId>();

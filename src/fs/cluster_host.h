@@ -87,10 +87,8 @@ class ClusterHost {
   bool IsOwn(const meta::Mark& mark) const { return mark.node == self_; }
   // Whether the session lives that the mark is of: what the view does not know yet lives.
   bool Lives(const meta::Mark& mark) const;
-  // Whether the other host that the mark is of answers now. One that has died lives until its session has ended.
-  bool Answers(const Context& context, const meta::Mark& mark);
-  // Waits until it answers, or its session has ended, or it must have kept that alive: two leases at most.
-  // kInterrupted: the context expired first.
+  // Of a mark of another host: waits until that answers, or its session has ended, or outlived the lease for so long
+  // that it is taken for alive (three leases and five seconds). kInterrupted: the context expired first.
   Status AwaitWord(const Context& context, const meta::Mark& mark);
   // Adds to the transaction a compare that the session is there which the mark is of.
   static void AddSessionCompare(kv::Transaction& transaction, const meta::Mark& mark);

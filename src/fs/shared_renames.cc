@@ -17,7 +17,8 @@ namespace {
 
 Failpoint shared_rename_ready("fs.shared_rename_ready", Failpoint::Kind::kKill);
 
-constexpr size_t kLackingNamedMax = 20;  // files of one commit
+constexpr size_t kLackingNamedMax = 20;      // files of one commit
+constexpr size_t kSessionsComparedMax = 64;  // by one transaction, which takes 127 compares on an etcd
 // So long a rename that is refused looks for what to name. Each path takes some reads of the metadata.
 constexpr std::chrono::seconds kNamingTimeMax{5};
 
@@ -130,9 +131,10 @@ void SharedNameChanges::CommitPublished(const Renaming& renaming, const Done<voi
   // or while the rename waits for it, is found out by that of its session.
   guarded.guard = [&, session = renaming.session](kv::Transaction& transaction) -> Status {
     shared_.host.AddSessionCompare(transaction, session);
-    for (const meta::Mark& mark : still_written) {
-      if (!shared_.host.Lives(mark)) return MakeError(ErrorCode::kStale, "a host was lost that was writing");
-      ClusterHost::AddSessionCompare(transaction, mark);
+    for (size_t i = 0; i < still_written.size(); i++) {
+      if (!shared_.host.Lives(still_written[i]))
+        return MakeError(ErrorCode::kStale, "a host was lost that was writing");
+      if (i < kSessionsComparedMax) ClusterHost::AddSessionCompare(transaction, still_written[i]);
     }
     return shared_.session.Check(session);
   };

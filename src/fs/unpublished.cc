@@ -53,21 +53,21 @@ Result<std::vector<meta::Mark>> Unpublished::TakeLive(const Context& context, co
   const auto is_written = [this](const auto& file) {
     return host_.Lives(file.mark) && (host_.IsOwn(file.mark) || file.mark.record.failure.empty());
   };
-  std::map<std::string, std::vector<InodeId>> files;  // by host
+  std::vector<InodeId> written;
+  for (const auto& file : marked) {
+    if (!host_.IsOwn(file.mark) && is_written(file)) written.push_back(file.inode);
+  }
+  CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> below, LyingBelow(context, sources, written));
   std::map<std::string, meta::Mark> hosts;
   for (const auto& file : marked) {
-    if (host_.IsOwn(file.mark) || !is_written(file)) continue;
-    files[file.mark.node].push_back(file.inode);
-    hosts.emplace(file.mark.node, file.mark);
+    const bool counts = below.contains(file.inode) && !host_.IsOwn(file.mark) && is_written(file);
+    if (counts) hosts.emplace(file.mark.node, file.mark);
   }
   std::vector<meta::Mark> live;
   for (const auto& [node, mark] : hosts) {
-    live.push_back(mark);
-    if (host_.Answers(context, mark)) continue;
-    CAIRNFS_ASSIGN_OR_RETURN(const auto below, LyingBelow(context, sources, files[node]));
-    if (!below.empty()) CAIRNFS_RETURN_IF_ERROR(host_.AwaitWord(context, mark));
+    CAIRNFS_RETURN_IF_ERROR(host_.AwaitWord(context, mark));
+    if (host_.Lives(mark)) live.push_back(mark);
   }
-  std::erase_if(live, [this](const meta::Mark& mark) { return !host_.Lives(mark); });
   std::erase_if(marked, is_written);
   return live;
 }

@@ -23,7 +23,7 @@ class Unpublished {
                                        const std::vector<InodeId>& inodes);
   struct Found {
     std::vector<meta::RefusalCause> causes;  // one for each such file
-    std::vector<meta::Mark> live;            // one for each other host that was still writing files, wherever they lie
+    std::vector<meta::Mark> live;            // one for each other host that is still writing some of them
   };
   // Looks among and below the sources. A file that a live host is still writing is no cause: its close has not
   // returned. Of each such host it has word, so this may wait (ClusterHost::AwaitWord). The attributes of sources that

@@ -128,8 +128,9 @@ bool EtcdRoom::IsLookDue() const {
 }
 
 bool EtcdRoom::IsLookDueFor(uint64_t bytes) const {
-  if (IsLookDue()) return true;
   MutexLock lock(mutex_);
+  // What is due by the time alone is left to housekeeping, unless that does not come: members may be slow to answer.
+  if (!has_looked_ || Clock::Now() - looked_at_ >= 2 * LookInterval()) return true;
   if (members_.empty()) return false;
   const uint64_t since = let_in_total_ - last_look_.let_in_total;
   return since > 0 && since + bytes > std::max(left_.kept / kLetInShare, kLetInMin);

@@ -102,7 +102,8 @@ void EtcdStoreImpl::Look(const Context& context) {
   for (const auto& endpoint : endpoints_) {
     if (auto space = SpaceOf(context, *endpoint)) members.push_back(*std::move(space));
   }
-  room_.Note(members, look);
+  // What was cut short tells nothing of the members that were not asked.
+  if (!context.Expired()) room_.Note(members, look);
   lock.Lock();
   is_looking_ = false;
   looked_.NotifyAll();

@@ -156,8 +156,12 @@ TEST(EtcdRoom, LooksMoreOftenTheLessIsLeft) {
     EXPECT_FALSE(room.IsLookDue()) << left;
     Clock::SleepUntil(until + milliseconds(1));
     EXPECT_TRUE(room.IsLookDue()) << left;
-    EXPECT_TRUE(room.IsLookDueFor(1)) << left;
+    Clock::SleepUntil(until + time);
+    EXPECT_TRUE(room.IsLookDueFor(1)) << left << ": nobody else has looked";
   };
+  Note(room, {With(kQuota)});
+  Clock::SleepFor(seconds(11));
+  EXPECT_FALSE(room.IsLookDueFor(1)) << "housekeeping looks, and no maker waits for it";
   due_after(kQuota, seconds(10));
   due_after(kQuota / 3, seconds(2));
   due_after(kKept, milliseconds(500));

@@ -43,7 +43,7 @@ class SmallEtcd : public ::testing::Test {
   // Makes so many keys for the user at least, and then further ones until one is refused; how many. What was let in
   // counts twice for a second or more: once as let in, and once as in use.
   static int Fill(EtcdStore& store, const std::string& prefix, uint32_t uid, int count_min) {
-    for (int made = 0;; ++made) {
+    for (int made = 0; made < 10'000; ++made) {
       const auto make = [&] { return store.Commit({}, Making(prefix + std::to_string(made), uid)); };
       if (made < count_min) {
         EXPECT_TRUE(Eventually([&] { return make().ok(); }));
@@ -54,6 +54,8 @@ class SmallEtcd : public ::testing::Test {
       EXPECT_EQ(result.error().code, ErrorCode::kNoSpace) << result.error().message;
       return made;
     }
+    ADD_FAILURE() << "nothing is refused";
+    return 0;
   }
 
   const EtcdCluster etcd_{1, kSmall};
