@@ -96,8 +96,8 @@ class FullableEngine final : public kv::KvEngine {
 
  private:
   void Hold() {
-    holding = true;
-    while (holding && !lets_go_) Clock::SleepFor(std::chrono::milliseconds(1));
+    holding = true;  // perhaps for a minute: each look moves the time by as much only
+    while (holding && !lets_go_) Clock::SleepFor(std::chrono::milliseconds(50));
   }
 
   std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();
