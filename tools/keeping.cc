@@ -105,6 +105,7 @@ Protection ReadProtection(const std::string& path) {
   const auto seal = ReadAttribute(path, CAIRNFS_XATTR_SEALED);
   if (!seal.ok()) NoteUnknown(protection, "whether it is sealed", seal.error());
   protection.sealed = seal.ok() && *seal && retention::IsSealed(**seal);
+  if (seal.ok() && *seal == "sealing") protection.unknown = "it is being sealed";  // for now
   const auto held = ReadAttribute(path, CAIRNFS_XATTR_HELD_UNTIL);
   if (!held.ok()) NoteUnknown(protection, "whether it is held", held.error());
   if (!held.ok() || !*held) return protection;

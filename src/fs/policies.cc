@@ -27,6 +27,8 @@ constexpr std::chrono::seconds kRestMin{60};
 constexpr std::chrono::seconds kRunMax{300};  // what is left then goes on the next time
 constexpr size_t kOwnersPerRead = 512;
 constexpr std::chrono::minutes kTellEvery{1};
+// A seal takes seconds from its mark on; clocks of hosts may differ by minutes.
+constexpr std::chrono::minutes kSealsLookEvery{1}, kSealIsLeftAfter{5};
 constexpr size_t kTellAtOnce = 10;
 
 LastTime LastTimeOf(const meta::AppliedRecord& record) {
@@ -116,6 +118,7 @@ Result<std::vector<Policies::Item>> Policies::FindDue() {
   std::vector<Item> due;
   CAIRNFS_ASSIGN_OR_RETURN(const bool applies, self_.applies(until_stop_, !is_read_only_));
   if (!applies) return due;
+  EndLeftSeals();
   std::vector<Item> all;
   const auto visit = [&](const kv::KvEntry& entry) {
     if (const auto directory = meta::InodeOfPolicyKey(entry.key)) {
@@ -137,6 +140,16 @@ Result<std::vector<Policies::Item>> Policies::FindDue() {
     return (left.last ? left.last->at : Timestamp()) < (right.last ? right.last->at : Timestamp());
   });
   return due;
+}
+
+// What is being sealed stays, whatever the policy: of what a host that died was about to seal that has to end.
+void Policies::EndLeftSeals() {
+  if (Clock::Now() < next_seals_look_) return;
+  next_seals_look_ = Clock::Now() + kSealsLookEvery;
+  Timestamp begun_before = Clock::WallTime();
+  begun_before.seconds -= std::chrono::seconds(kSealIsLeftAfter).count();
+  const Status ended = at_.names.EndAllSealing(until_stop_, begun_before);
+  if (!ended.ok() && !until_stop_.IsStopped()) spdlog::debug("seals that were begun: {}", ended.error().message);
 }
 
 // One that was removed lacks a record, or its last link; its keys go soon.

@@ -70,6 +70,7 @@ class Policies {
   void LookWhenDue() EXCLUDES_LOCK(mutex_);
   Result<std::vector<Item>> FindDue();
   Status AddOwners(std::vector<Item>& due);
+  void EndLeftSeals();  // as LookWhenDue
   void Apply(const Item& item, const Context& context);
   Status Note(const Item& item, const retention::Report& report);
   void Rest() EXCLUDES_LOCK(mutex_);  // what came of it cannot be kept: everything waits a while
@@ -91,6 +92,7 @@ class Policies {
   Clock::time_point next_look_ GUARDED_BY(mutex_){};
   Clock::time_point tell_failures_at_ GUARDED_BY(mutex_){};  // and so many were told before
   size_t failures_told_ GUARDED_BY(mutex_) = 0;
+  Clock::time_point next_seals_look_{};  // of the one thread that looks
   std::vector<std::thread> threads_;
 };
 

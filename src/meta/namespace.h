@@ -362,8 +362,9 @@ class Namespace {
   // Makes it sealed, or what it was before. kBusy: the mark is another by now.
   enum class SealEnd { kSeal, kReopen };
   Status EndSealing(const Context& context, InodeId directory, const Marked& marked, SealEnd end);
-  // Of all that are being sealed: what they were before. Where no host is about to seal anything.
-  Status EndAllSealing(const Context& context);
+  // Of all that are being sealed since a time before `begun_before`, as hosts that died have left them: makes them what
+  // they were before. Without a time of all, where no host is about to seal anything.
+  Status EndAllSealing(const Context& context, std::optional<Timestamp> begun_before = {});
   // kSealed: the inode is sealed, or below a directory that is; as this process saw the seals last (ForgetSeals). Takes
   // long where it does not KnowSealsOf it: all names are looked at, once for all such files.
   Status CheckUnsealed(const Context& context, InodeId inode);

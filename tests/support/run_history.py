@@ -283,7 +283,7 @@ class Run:
     def end(self):
         def is_over():
             return not self.left_to_go() and not any(name.startswith(GOING) for name in os.listdir(self.path("")))
-        wait_until(is_over, seconds=400, what=self.why_not_over, every=0.5)
+        wait_until(is_over, seconds=600, what=self.why_not_over, every=0.5)
         if 0 < self.policy.abandoned_seconds < 60:
             wait_until(lambda: not any(os.path.exists(self.path(name)) for name in self.temporaries), seconds=400,
                        what=f"what was abandoned in {self.name} to go", every=0.5)

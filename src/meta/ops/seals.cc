@@ -266,13 +266,23 @@ Result<std::vector<InodeId>> Namespace::SealedDirectories(const Context& context
   return sealed;
 }
 
-Status Namespace::EndAllSealing(const Context& context) {
+Status Namespace::EndAllSealing(const Context& context, std::optional<Timestamp> begun_before) {
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> sealed, SealedDirectories(context));
-  for (const InodeId directory : sealed) {
-    const auto loaded = LoadInode(context, store_, directory);
-    if (!loaded.ok() || !IsSealing(loaded->record.seal)) continue;  // of one that is damaged `check` tells
-    const Marked left{loaded->record.seal, loaded->record.seal_mark};
-    CAIRNFS_RETURN_IF_ERROR(EndSealing(context, directory, left, SealEnd::kReopen));
+  std::vector<std::string> keys;
+  for (const InodeId directory : sealed) keys.push_back(InodeKey(directory));
+  std::vector<std::pair<InodeId, Marked>> left;
+  const auto visit = [&](size_t i, const kv::KvEntry* entry) -> Status {
+    const auto record = entry == nullptr ? Result<InodeRecord>(InodeRecord()) : InodeRecord::Decode(entry->value);
+    if (!record.ok() || !IsSealing(record->seal)) return {};  // of one that is damaged `check` tells
+    // The mark was the last change of it: what blocks has no other.
+    if (!begun_before || record->ctime < *begun_before)
+      left.emplace_back(sealed[i], Marked{record->seal, record->seal_mark});
+    return {};
+  };
+  CAIRNFS_RETURN_IF_ERROR(kv::ReadKeys(context, store_, keys, kSealRecordsPerRead, visit));
+  for (const auto& [directory, marked] : left) {
+    const Status ended = EndSealing(context, directory, marked, SealEnd::kReopen);
+    if (!ended.ok() && ended.error().code != ErrorCode::kBusy) return ended;  // kBusy: somebody else has
   }
   return {};
 }

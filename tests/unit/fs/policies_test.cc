@@ -124,6 +124,24 @@ TEST(PoliciesTest, AppliedOnceSomethingChanged) {
   EXPECT_EQ(LastTimeOf(*world.fs, run).error().code, ErrorCode::kNoData);
 }
 
+// Of a host that died, or was cut off. Until then nothing that a policy lets go can be removed.
+TEST(PoliciesTest, ASealThatWasBegunAndLeftEnds) {
+  FakeRunner runner;
+  World world;
+  runner.StartOn(*world.fs);
+  const InodeId left = MakeDirectoryIn(*world.fs, kRootInode, "left"),
+                whole = MakeDirectoryIn(*world.fs, kRootInode, "whole");
+  ASSERT_TRUE(world.names->MarkSealing({}, left, meta::Namespace::SealFor::kItself).ok());
+  const auto marked = world.names->MarkSealing({}, whole, meta::Namespace::SealFor::kItself);
+  ASSERT_TRUE(marked.ok());
+  ASSERT_TRUE(world.names->EndSealing({}, whole, *marked, meta::Namespace::SealEnd::kSeal).ok());
+  Clock::SleepFor(std::chrono::minutes(4));
+  EXPECT_EQ(*world.names->SealOf({}, left), meta::SealState::kSealing);
+  Clock::SleepFor(std::chrono::minutes(3));
+  EXPECT_EQ(*world.names->SealOf({}, left), meta::SealState::kNone);
+  EXPECT_EQ(*world.names->SealOf({}, whole), meta::SealState::kSealed);
+}
+
 TEST(PoliciesTest, OneOfAnEarlierOwnerEnds) {
   FakeRunner runner;
   World world;
