@@ -19,7 +19,7 @@ namespace {
 
 using coherence::ClusterLocks;
 
-constexpr std::chrono::milliseconds kTryAgain{2};
+constexpr std::chrono::milliseconds kTryAgain{2}, kTryFor{1000};
 
 // A lock that waits, as FUSE_INTERRUPT finds it.
 struct WaitingRequest {
@@ -88,17 +88,17 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::
 }
 
 // A close frees a lock once its RELEASE is served, for which close(2) does not wait. Whoever asks after the close still
-// finds the lock free.
-void Try(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
+// finds the lock free. Until `until` only: each process that exits with a copy of the descriptor closes once more.
+void Try(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, Clock::time_point until) {
   ClusterLocks& locks = filesystem.locks();
   // Before the try: a RELEASE that is served after it is the reason for another one.
-  const bool awaits = locks.AwaitsRelease(lock);
-  locks.TryLock(lock, [request, &filesystem, lock, awaits](const Result<ClusterLocks::Outcome>& outcome) {
+  const bool awaits = locks.AwaitsRelease(lock) && Clock::Now() < until;
+  locks.TryLock(lock, [request, &filesystem, lock, awaits, until](const Result<ClusterLocks::Outcome>& outcome) {
     const bool is_refused = outcome.ok() && *outcome == ClusterLocks::Outcome::kWouldBlock;
     if (!is_refused || !awaits) return ReplyLock(request, filesystem, lock, outcome);
-    filesystem.RunBlocking([request, &filesystem, lock] {
+    filesystem.RunBlocking([request, &filesystem, lock, until] {
       Clock::SleepFor(kTryAgain);
-      Try(request, filesystem, lock);
+      Try(request, filesystem, lock, until);
     });
   });
 }
@@ -109,7 +109,7 @@ void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   }
   auto ask = [request, &filesystem, lock, sleep] {
     if (sleep) return Wait(request, filesystem, lock);
-    Try(request, filesystem, lock);
+    Try(request, filesystem, lock, Clock::Now() + kTryFor);
   };
   // A shared lock may take the place of an exclusive one.
   if (lock.type == coherence::LockType::kShared)

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import select
+import subprocess
 import sys
 import tempfile
 import time
@@ -150,6 +151,19 @@ def a_flock_is_free_for_who_comes_after_its_close(mounts):
             assert a.call("close", "g")[0] == "ok"
 
 
+def a_try_is_refused_while_copies_are_closed(mounts):
+    """Each child of the holder that ends closes its copy of the descriptor. Whoever tries meanwhile is refused."""
+    path = os.path.join(mounts[0], "copied-" + os.urandom(4).hex())
+    with open(path, "wb") as held:
+        fcntl.flock(held, EX)
+        with subprocess.Popen(["sh", "-c", "while :; do (:); done"], stdout=held) as holder:
+            try:
+                assert subprocess.run(["flock", "-n", path, "true"], timeout=60, check=False).returncode == 1
+            finally:
+                holder.kill()
+    os.unlink(path)
+
+
 def a_process_that_dies_frees(mounts):
     with processes(mounts, 0, 1) as (a, b):
         assert a.flock(EX) == "ok" and a.posix("w", 0, 5) == "ok" and a.ofd("w", 5, 5) == "ok"
@@ -287,6 +301,7 @@ def a_reader_follows_a_file_that_grows_and_shrinks(mounts):
 
 ON_MOUNTS = [locks_exclude_each_other, ranges_are_split_and_joined, who_is_in_the_way_is_told,
              waits_end_when_the_lock_is_free, closing_frees, a_flock_is_free_for_who_comes_after_its_close,
+             a_try_is_refused_while_copies_are_closed,
              a_process_that_dies_frees, waits_are_interrupted, deadlocks_are_refused,
              who_waits_for_no_circle_is_not_refused, one_at_a_time,
              who_has_the_lock_reads_what_others_synced, lines_that_hosts_append_in_turns,
