@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/printable.h"
+#include "base/types.h"
 #include "base/user.h"
 #include "base/utc_text.h"
 #include "cairnfs/cairnfs.h"
@@ -162,6 +163,15 @@ int RunTrashEmpty(const TrashCommand& command) {
   }
   auto located = LocateDaemon(command.target);
   if (!located.ok()) return Fail(located.error());
+  const std::string& named = command.target.path;
+  struct stat info = {};
+  const bool is_below = !named.empty() && stat(named.c_str(), &info) == 0 && info.st_ino != kRootInode.value;
+  if (is_below && command.id.empty()) {
+    return Fail(InvalidArgument(
+        fmt::format("the trash is that of the whole filesystem, and {} is a part of it: name {} to remove all that "
+                    "`trash ls` lists for good, or give the --id of one entry",
+                    Printable(named), Printable(located->location.mount_point))));
+  }
   const auto emptied = located->client.TrashEmpty(request);
   if (!emptied.ok()) return FailAbout(emptied.error());
   if (command.json) {

@@ -20,7 +20,9 @@ namespace {
 Error AboutPlace(const Error& why, const TrashItem& item, bool is_own_place) {
   Error error = why;
   const std::string instead = ": cairnfs trash restore " + std::to_string(item.entry.parts.inode.value) + " TO";
-  if (why.code == ErrorCode::kAlreadyExists) {
+  if (why.code == ErrorCode::kAlreadyExists && !is_own_place) {
+    error.message = "the place that it was to get is taken; give another one" + instead;
+  } else if (why.code == ErrorCode::kAlreadyExists) {
     error.message = "its place is taken by now; give it another name" + instead;
   } else if (why.code == ErrorCode::kNotFound && is_own_place) {
     error.message = "the directory it lay in (inode " + std::to_string(item.entry.record.parent.value) +

@@ -126,6 +126,7 @@ def bad_input_is_told(_seed):
         mount = Mount(scratch, SMALL + ",trash=1h")
         write(mount.path + "/file", b"x")
         os.unlink(mount.path + "/file")
+        os.mkdir(mount.path + "/part")
         number = str(entries_of(mount)["file"]["id"])
         for words, code, said in (
                 (("restore", "nine"), USAGE, "a number"), (("restore", "0"), USAGE, "a number"), (("restore", ""), USAGE, ""),
@@ -134,6 +135,8 @@ def bad_input_is_told(_seed):
                 (("restore", number, mount.path + "/.."), None, "no CairnFS"),
                 (("restore", number, mount.path + "/" + "n" * 256), None, "255"),
                 (("restore", number, scratch.path + "/elsewhere"), None, ""),
+                (("restore", number, mount.path + "/part"), None, "the place that it was to get is taken"),
+                (("empty", mount.path + "/part"), USAGE, "that of the whole filesystem"),
                 (("empty", mount.path, "--id", "-1"), USAGE, ""), (("empty", mount.path, "--id", "7"), MISSING, "entry 7"),
                 (("ls", scratch.path), None, ""), ((), USAGE, "needs one of its commands"), (("lost",), USAGE, "")):
             done = subprocess.run([program("cairnfs"), "trash", *words], capture_output=True, text=True, timeout=60,
