@@ -160,7 +160,7 @@ class CommitRecordsTest : public testing::Test {
   }
   bool IsComplete(InodeId directory) { return Told(directory).totals.has_value(); }
   void AwaitComplete(InodeId directory) {
-    while (!IsComplete(directory)) Clock::SleepFor(std::chrono::milliseconds(1));
+    while (!IsComplete(directory)) Clock::SleepFor(std::chrono::milliseconds(20));
   }
 
   World world;
@@ -174,7 +174,7 @@ TEST_F(CommitRecordsTest, WhoCommitsMostKeepsNobodyWaiting) {
   std::atomic<bool> holds{true};
   gate->refuse = [&](const kv::Transaction&) -> std::optional<Error> {
     const bool is_stranger = ++held <= static_cast<int>(Commits::kUnderWayMax);
-    while (is_stranger && holds) Clock::SleepFor(std::chrono::milliseconds(1));
+    while (is_stranger && holds) Clock::SleepFor(std::chrono::milliseconds(20));
     return std::nullopt;
   };
   Commits commits({*world.names, *gate, saves}, {});
