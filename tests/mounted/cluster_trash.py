@@ -52,7 +52,7 @@ def what_one_host_removed_another_restores(world):
     os.unlink(one.path("other"))
     taken = subprocess.run(one.inside(program("cairnfs"), "trash", "restore", str(number), one.path("dir")),
                            capture_output=True, text=True, timeout=60, check=False)
-    assert taken.returncode == 1 and "its place is taken" in taken.stderr, taken
+    assert taken.returncode == 1 and "the place that it was to get is taken" in taken.stderr, taken
     assert trash(two, "empty")["entries"] == 1
 
 
