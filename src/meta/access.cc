@@ -207,6 +207,7 @@ void MoveToTrash(kv::Transaction& transaction, InodeId inode, InodeRecord& recor
   removed.expires.seconds += params.keep.count() / kMillisecondsPerSecond;
   const int64_t at_ns = std::max<int64_t>(now.seconds, 0) * kNanosecondsPerSecond + now.nanoseconds;
   if (record.quota.value != 0 && IsRegular(record)) transaction.Delete(UsageKey(inode));
+  if (S_ISDIR(record.mode) && !params.whole) transaction.Delete(CommitKey(inode));  // what was committed has left it
   transaction.Put(InodeKey(inode), record.Encode())
       .Put(TrashKey({std::max<uint64_t>(static_cast<uint64_t>(at_ns), 1), inode}), removed.Encode());
 }

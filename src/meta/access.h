@@ -84,7 +84,7 @@ void PutDirectoryTimes(kv::Transaction& transaction, InodeId directory, Timestam
 // Takes one link of the inode away: writes its I record, and its O record when that was the last link.
 void DropLink(kv::Transaction& transaction, InodeId inode, InodeRecord& record, Timestamp now);
 // Takes the last link away and puts the inode into the trash. `removed.parent` is where it lay; its other fields are
-// filled in.
+// filled in. Of a directory that goes without what was in it the record of its commit ends.
 void MoveToTrash(kv::Transaction& transaction, InodeId inode, InodeRecord& record, const TrashParams& params,
                  TrashRecord removed, Timestamp now);
 

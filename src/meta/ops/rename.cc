@@ -264,7 +264,6 @@ kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timesta
       if (IsDirectory(*plan.to)) AddDirectoryEmptyCompare(transaction, plan.to->id());
       if (plan.removed) {
         MoveToTrash(transaction, plan.to->id(), plan.to->inode.record, *params.trash, *plan.removed, now);
-        if (IsDirectory(*plan.to)) transaction.Delete(CommitKey(plan.to->id()));
       } else {
         DropLink(transaction, plan.to->id(), plan.to->inode.record, now);
       }

@@ -1,4 +1,3 @@
-#include "meta/commit_record.h"
 #include "meta/look_ahead.h"
 
 namespace cairnfs::meta {
@@ -49,8 +48,6 @@ Result<bool> Namespace::CommitRemoval(const Context& context, const Removal& rem
   if (IsDirectory(entry) && !(in_trash && trash->whole)) AddDirectoryEmptyCompare(transaction, entry.id());
   if (in_trash) {
     MoveToTrash(transaction, entry.id(), entry.inode.record, *trash, std::move(record), now);
-    // What was committed is not in it any more.
-    if (IsDirectory(entry) && !trash->whole) transaction.Delete(CommitKey(entry.id()));
   } else {
     DropLink(transaction, entry.id(), entry.inode.record, now);
   }
