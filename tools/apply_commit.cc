@@ -5,7 +5,6 @@
 #include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "base/printable.h"
 #include "daemon/exit_codes.h"
 #include "daemon/ticket_runner.h"
+#include "locate.h"
 #include "output.h"
 
 namespace cairnfs::tools {
@@ -65,11 +65,6 @@ uint64_t InodeAt(int parent, const std::string& name) {
   return fstatat(parent, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 ? info.st_ino : 0;
 }
 
-bool IsReadOnly(int root) {
-  struct statvfs info = {};
-  return fstatvfs(root, &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
-}
-
 Failure Rename(const ApplyCommitCommand& command, int root) {
   const auto& [from, to] = std::tie(command.from, command.to);
   int from_parent = -1, to_parent = -1;
@@ -79,7 +74,7 @@ Failure Rename(const ApplyCommitCommand& command, int root) {
   if (there == 0 && errno != ENOENT) return Failed(fmt::format("cannot look at '{}'", Printable(from.name)));
   if (there != command.inode) return {ESTALE, "it was renamed meanwhile"};
   if (renameat(from_parent, from.name.c_str(), to_parent, to.name.c_str()) != 0) {
-    if (errno == EROFS && !IsReadOnly(root)) {
+    if (errno == EROFS && !IsInReadOnlyMount(root)) {
       return {EPERM, fmt::format("'{}' or a directory above one of its names is sealed", Printable(from.name))};
     }
     return Failed(fmt::format("cannot rename '{}' to '{}'", Printable(from.name), Printable(to.name)));

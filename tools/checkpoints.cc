@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
 #include <algorithm>
@@ -57,7 +56,7 @@ Status CheckIsMounted(const std::string& directory) {
     return mount.ok() ? ErrnoError(error, "cannot list " + directory) : mount.error();
   }
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<MountEntry> mounts, control::ListMounts());
-  const std::string device = fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev));
+  const std::string device = DeviceText(info.st_dev);
   for (const MountEntry& mount : mounts) {
     if (mount.device == device) return {};
   }

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -305,8 +304,7 @@ int RunWait(const std::string& named, bool json) {
   std::optional<WaitProgress> progress;
   progress.emplace(Location{mount->source, mount->mount_point}, !json);
   std::optional<Status> answer;
-  if (fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev)) == mount->device)
-    answer = client->Wait(InodeId{info.st_ino}, Absolute(path));
+  if (DeviceText(info.st_dev) == mount->device) answer = client->Wait(InodeId{info.st_ino}, Absolute(path));
   Status waited = answer ? *answer : SyncThroughMount(path);
   progress.reset();
   char durability[16] = {};

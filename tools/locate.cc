@@ -1,5 +1,9 @@
 #include "locate.h"
 
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+
 #include <filesystem>
 
 #include "daemon/data_directory.h"
@@ -19,6 +23,13 @@ Result<MountEntry> LocateMount(const std::string& path) {
   auto mount = control::FindMount(path);
   if (!mount.ok()) return NobodyToAsk(mount.error());
   return mount;
+}
+
+std::string DeviceText(dev_t device) { return fmt::format("{}:{}", major(device), minor(device)); }
+
+bool IsInReadOnlyMount(int file) {
+  struct statvfs info = {};
+  return fstatvfs(file, &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
 }
 
 Result<Location> Locate(const Target& target) {

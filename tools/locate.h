@@ -1,6 +1,8 @@
 // Which daemon a command means: by a path in its mount, or by its data directory.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "base/result.h"
@@ -23,6 +25,11 @@ struct Location {
 
 // The mount that `path` lies in. kUnavailable: no CairnFS is mounted there, so nobody can be asked.
 Result<MountEntry> LocateMount(const std::string& path);
+
+// As MountEntry::device has it.
+std::string DeviceText(dev_t device);
+// Whether the file lies in a mount that is read-only. `file`: a descriptor, also one of O_PATH.
+bool IsInReadOnlyMount(int file);
 
 // With an empty target: the one mount there is. kUnavailable: there is none, or no such data directory.
 // kInvalidArgument: several mounts might be meant.

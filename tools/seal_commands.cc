@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -86,10 +85,8 @@ class DirectoryToSeal {
   Error Failure(int failure) const {
     Error error = ErrnoError(failure, path_);
     if (failure == EROFS) {
-      struct statvfs info = {};
-      const bool is_read_only = fstatvfs(file_, &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
-      error.message = path_ + (is_read_only ? " lies in a mount that is read-only"
-                                            : " lies below a sealed directory, or is sealed itself");
+      error.message = path_ + (IsInReadOnlyMount(file_) ? " lies in a mount that is read-only"
+                                                        : " lies below a sealed directory, or is sealed itself");
     }
     if (failure == ETIMEDOUT)
       error.message += ": a host does not say what it writes (`cairnfs status` names those that are away)";
