@@ -64,6 +64,16 @@ Life LifeOf(uint32_t thread) {
   return status.find("\nVmSize:") == std::string::npos ? Life::kEnds : Life::kRuns;
 }
 
+// nullopt: it cannot be seen. Of one that runs nothing else is read, and `started` is not told.
+std::optional<ThreadEnd> ReadEnd(uint32_t thread) {
+  switch (thread == 0 ? Life::kUnseen : LifeOf(thread)) {
+    case Life::kUnseen: return std::nullopt;
+    case Life::kRuns: return ThreadEnd{};
+    case Life::kEnds: break;
+  }
+  return ParseThreadStat(ReadProc(thread, "stat"));
+}
+
 // Links of /proc and the exit code in `stat` are shown to the same: proc(5), PTRACE_MODE_READ_FSCREDS.
 bool ShowsItsEnd(uint32_t thread) {
   char target = 0;
@@ -126,13 +136,7 @@ std::string CommandOf(uint32_t thread) {
 bool IsAlive(pid_t process) { return process == 0 || LifeOf(static_cast<uint32_t>(process)) == Life::kRuns; }
 
 std::optional<ThreadEnd> EndOf(uint32_t thread) {
-  if (thread == 0) return std::nullopt;
-  switch (LifeOf(thread)) {
-    case Life::kUnseen: return std::nullopt;
-    case Life::kRuns: return ThreadEnd{};
-    case Life::kEnds: break;
-  }
-  auto end = ParseThreadStat(ReadProc(thread, "stat"));
+  auto end = ReadEnd(thread);
   if (end && end->is_exiting && !ShowsItsEnd(thread)) end->by_signal = true;
   return end;
 }
@@ -155,8 +159,7 @@ bool HasOpenForWriting(uint32_t thread, InodeId inode) {
 }
 
 bool DiesBySignal(uint32_t thread) {
-  if (thread == 0 || LifeOf(thread) != Life::kEnds) return false;
-  const auto end = ParseThreadStat(ReadProc(thread, "stat"));
+  const auto end = ReadEnd(thread);
   return end && end->is_exiting && end->by_signal;
 }
 
