@@ -1,4 +1,4 @@
-// A SharedKvStore that passes all on to another one: tests override what is to go otherwise.
+// Stores that pass all on to another one: tests override what is to go otherwise.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,11 @@
 
 namespace cairnfs {
 
-class PassingStore : public kv::SharedKvStore {
+// `Store`: kv::KvStore, or a kind of it whose other functions the test's class has.
+template <typename Store>
+class PassingOn : public Store {
  public:
-  explicit PassingStore(kv::SharedKvStore& inner) : inner_(inner) {}  // outlives it
+  explicit PassingOn(Store& inner) : inner_(inner) {}  // outlives it
 
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     return inner_.Get(context, key);
@@ -27,6 +29,15 @@ class PassingStore : public kv::SharedKvStore {
   }
   Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return inner_.limits(); }
+
+ protected:
+  Store& inner_;
+};
+
+class PassingStore : public PassingOn<kv::SharedKvStore> {
+ public:
+  using PassingOn::PassingOn;
+
   Result<kv::LeaseId> GrantLease(const Context& context, std::chrono::milliseconds ttl) override {
     return inner_.GrantLease(context, ttl);
   }
@@ -38,9 +49,6 @@ class PassingStore : public kv::SharedKvStore {
                                              uint64_t after_revision, kv::WatchCallbacks callbacks) override {
     return inner_.Watch(context, begin, end, after_revision, std::move(callbacks));
   }
-
- private:
-  kv::SharedKvStore& inner_;
 };
 
 }  // namespace cairnfs

@@ -27,29 +27,18 @@ using namespace meta;  // the records that are covered
 using std::chrono::milliseconds;
 
 // Passes all on, until its commits fail, whether they ran or not.
-class UnsureStore final : public kv::KvStore {
+class UnsureStore final : public PassingOn<kv::KvStore> {
  public:
-  explicit UnsureStore(kv::KvStore& inner) : inner_(inner) {}
-  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
-    return inner_.Get(context, key);
-  }
-  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
-                            size_t limit) override {
-    return inner_.Range(context, begin, end, limit);
-  }
-  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
-    return inner_.Read(context, spans);
-  }
+  using PassingOn::PassingOn;
   Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     if (commits_fail_with) return MakeError(*commits_fail_with, "as the test says");
     if (next_commit_fails.exchange(false)) return MakeError(ErrorCode::kNoSpace, "as the test says");
     if (Status fits = kv::CheckLimits(transaction, limits_); !fits.ok()) return fits.error();
     if (auto tell = before_commit) tell(transaction);
-    auto committed = inner_.Commit(context, transaction);
+    auto committed = PassingOn::Commit(context, transaction);
     if (auto once = std::exchange(before_answer, nullptr)) once();
     return committed;
   }
-  Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return limits_; }
 
   kv::KvLimits limits_{1 << 20, 64 << 20};
@@ -57,9 +46,6 @@ class UnsureStore final : public kv::KvStore {
   std::atomic<bool> next_commit_fails{false};
   std::function<void(const kv::Transaction&)> before_commit;
   std::function<void()> before_answer;  // once, between the next commit and its answer
-
- private:
-  kv::KvStore& inner_;
 };
 
 // Its watches miss the next event when they are told to, and then the first look at what they missed fails.

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "../../support/passing_store.h"
 #include "base/clock.h"
 #include "kv/local_store.h"
 #include "meta/namespace.h"
@@ -35,19 +36,12 @@ class SteppingTime final : public TimeSource {
 
 // Passes all on. `before_commit` runs once before the next commit (an operation that came in between); the next
 // `conflicts` commits fail with kConflict; counts Gets and Commits.
-class InterferingStore final : public kv::KvStore {
+class InterferingStore final : public PassingOn<kv::KvStore> {
  public:
-  explicit InterferingStore(kv::KvStore& inner) : inner_(inner) {}
+  using PassingOn::PassingOn;
   Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
     gets++;
-    return inner_.Get(context, key);
-  }
-  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
-                            size_t limit) override {
-    return inner_.Range(context, begin, end, limit);
-  }
-  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
-    return inner_.Read(context, spans);
+    return PassingOn::Get(context, key);
   }
   Result<uint64_t> Commit(const Context& context, const kv::Transaction& transaction) override {
     if (before_commit) std::exchange(before_commit, nullptr)();
@@ -61,9 +55,8 @@ class InterferingStore final : public kv::KvStore {
         transaction.compares.size() > limits_.operations_per_transaction_max) {
       return MakeError(ErrorCode::kTooLarge, "past the limit of the test");
     }
-    return inner_.Commit(context, transaction);
+    return PassingOn::Commit(context, transaction);
   }
-  Status Sync(const Context& context) override { return inner_.Sync(context); }
   kv::KvLimits limits() const override { return limits_; }
 
   std::function<void()> before_commit;
@@ -71,9 +64,6 @@ class InterferingStore final : public kv::KvStore {
   std::string commit_error;
   std::atomic<uint64_t> gets{0}, commits{0};
   kv::KvLimits limits_{1 << 20, 64 << 20};
-
- private:
-  kv::KvStore& inner_;
 };
 
 // "ok", or the name of the error's code.
