@@ -90,7 +90,7 @@ class ClusterVolume final : public AnyVolume, public control::ClusterControl {
   Status StartServing();
   void TakeSettings(const StoredSettings& stored);
   // All but the hosts of the names, which are asked over the network.
-  Result<control::ClusterReply> ReportNodes(const Context& context);
+  control::ClusterReply ReportNodes(const Context& context);
   std::string OwnName() const;
   NodeUsage OwnUsage() const;
   std::optional<cluster::StoredBytes> ReadStoredBytes(const Context& context) const;  // nullopt: not known at present

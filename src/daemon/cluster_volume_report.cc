@@ -85,8 +85,8 @@ std::optional<fs::FileSystem::Parts::Space> ClusterVolume::SpaceOfAll() {
   // Without a session nobody can save; what was known last is told at once.
   std::optional<fs::FileSystem::Parts::Space> space;
   if (membership_->session().ok()) {
-    auto report = ReportNodes({});
-    if (report.ok()) space = SpaceOf(*report);
+    const control::ClusterReply report = ReportNodes({});
+    if (report.session().empty()) space = SpaceOf(report);
   }
   MutexLock lock(space_mutex_);
   if (space) {
@@ -170,28 +170,40 @@ static void ToMessage(const cluster::CollectionPart& part, uint64_t now_seconds,
   message.set_error(part.error);
 }
 
+// What the store alone knows of the nodes.
+struct NodesInStore {
+  std::map<cluster::NodeId, NodeUsage> usages;
+  cluster::EpochState epochs;
+  std::vector<cluster::NodeInfo> joined;
+};
+
+static Result<NodesInStore> ReadNodesInStore(const Context& context, kv::KvStore& store,
+                                             cluster::Membership& membership) {
+  if (auto session = membership.session(); !session.ok())
+    return session.error();  // without one the store may not answer for long
+  NodesInStore nodes;
+  CAIRNFS_ASSIGN_OR_RETURN(nodes.usages, ReadUsage(context, store));
+  CAIRNFS_ASSIGN_OR_RETURN(nodes.epochs, cluster::Epochs(store, membership).Read(context));
+  CAIRNFS_ASSIGN_OR_RETURN(nodes.joined, cluster::ReadJoined(context, store));
+  return nodes;
+}
+
 Result<control::ClusterReply> ClusterVolume::Report(const Context& context) {
-  CAIRNFS_ASSIGN_OR_RETURN(control::ClusterReply report, ReportNodes(context));
+  control::ClusterReply report = ReportNodes(context);
   if (auto names = names_operations_->Report(context)) *report.mutable_names() = *std::move(names);
   return report;
 }
 
-Result<control::ClusterReply> ClusterVolume::ReportNodes(const Context& context) {
+// Where the store does not answer, the host tells what it saw last, and why.
+control::ClusterReply ClusterVolume::ReportNodes(const Context& context) {
   control::ClusterReply report;
   report.set_filesystem(filesystem_);
   report.set_metadata(MetadataUrl(config_));
   report.set_copies(static_cast<uint32_t>(config_.copies));
   report.set_min_replicas(min_replicas_);
-  if (auto session = membership_->session(); !session.ok()) report.set_session(session.error().message);
-  // Without its session the host knows what it saw last; the store may not answer for long.
-  std::map<cluster::NodeId, NodeUsage> usages;
-  cluster::EpochState epochs;
-  std::vector<cluster::NodeInfo> joined;
-  if (report.session().empty()) {
-    CAIRNFS_ASSIGN_OR_RETURN(usages, ReadUsage(context, *fenced_));
-    CAIRNFS_ASSIGN_OR_RETURN(epochs, cluster::Epochs(*fenced_, *membership_).Read(context));
-    CAIRNFS_ASSIGN_OR_RETURN(joined, cluster::ReadJoined(context, *fenced_));
-  }
+  auto read = ReadNodesInStore(context, *fenced_, *membership_);
+  if (!read.ok()) report.set_session(read.error().message);
+  auto [usages, epochs, joined] = read.ok() ? *std::move(read) : NodesInStore();
   report.set_collection_held_up(epochs.hold.value_or(""));
   // Its own usage is that of this moment, with the rates that it has told last.
   NodeUsage own = OwnUsage();

@@ -63,7 +63,8 @@ Status NodeOperations::CheckNamesStay(const Context& context, const cluster::Nod
 
 // Whether the other nodes can take what this one has.
 Status NodeOperations::CheckDrain(const Context& context, const cluster::NodeInfo& node) const {
-  CAIRNFS_ASSIGN_OR_RETURN(const control::ClusterReply report, at_.report(context));
+  const control::ClusterReply report = at_.report(context);
+  if (!report.session().empty()) return MakeError(ErrorCode::kUnavailable, report.session());
   uint64_t left = 0, available = 0, stored = 0;
   for (const control::Node& other : report.nodes()) {
     if (other.id() == node.id.ToHex()) stored = other.usage().stored_bytes();

@@ -25,7 +25,7 @@ class NodeOperations {
     cluster::Membership& membership;
     kv::KvStore& store;                     // fenced
     std::function<bool()> may_lack_copies;  // of what was saved, and only a look for missing copies tells
-    std::function<Result<control::ClusterReply>(const Context& context)> report;  // of all nodes
+    std::function<control::ClusterReply(const Context& context)> report;  // of all nodes
     std::function<NamesHosts(const Context& context)> names_hosts;                // where there are three
   };
   explicit NodeOperations(Parts parts) : at_(std::move(parts)) {}
