@@ -26,7 +26,7 @@ class NodeOperations {
     kv::KvStore& store;                     // fenced
     std::function<bool()> may_lack_copies;  // of what was saved, and only a look for missing copies tells
     std::function<control::ClusterReply(const Context& context)> report;  // of all nodes
-    std::function<NamesHosts(const Context& context)> names_hosts;                // where there are three
+    std::function<NamesHosts(const Context& context)> names_hosts;        // where there are three
   };
   explicit NodeOperations(Parts parts) : at_(std::move(parts)) {}
 
