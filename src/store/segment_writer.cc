@@ -10,11 +10,20 @@ namespace {
 
 constexpr size_t kLittleBytesMax = 128 * kKiB;
 
+// What is on its way to the disk takes it about so long, where two windows do not take longer.
+constexpr std::chrono::milliseconds kQueueMax{250};
+constexpr unsigned kInFlightMin = 2;
+
 }  // namespace
 
 SegmentWriter::SegmentWriter(const Options& options, SegmentSet& segments, SpaceMeter& space, FailureState& failure,
                              Hooks hooks)
-    : options_(options), segments_(segments), space_(space), failure_(failure), hooks_(std::move(hooks)) {
+    : options_(options),
+      segments_(segments),
+      space_(space),
+      failure_(failure),
+      hooks_(std::move(hooks)),
+      in_flight_max_(kInFlightMin) {
   MutexLock lock(mutex_);
   for (unsigned i = 0; i < options_.window_count; ++i) {
     windows_.push_back(std::make_unique<Window>());
@@ -75,7 +84,7 @@ Status SegmentWriter::WaitForRoom(size_t record_bytes, Purpose purpose) {
       continue;
     }
     size_t room = window_ ? window_->capacity - window_->used : 0;
-    if (room >= record_bytes || !free_.empty()) return {};
+    if (room >= record_bytes || (!free_.empty() && in_flight_ < in_flight_max_)) return {};
     changed_.Wait(mutex_);
   }
 }
@@ -195,11 +204,27 @@ void SegmentWriter::FinishCopies(const Grant& grant) {
 
 // --- writing -----------------------------------------------------------------------------------------------------
 
+void SegmentWriter::NoteSubmitted(Window& window) {
+  window.submitted_at = Clock::Now();
+  window.submitted_beside = ++in_flight_;
+}
+
+// The disk took `took` for all that was on its way when the window was submitted.
+void SegmentWriter::AdaptInFlight(const Window& window) {
+  const auto took = Clock::Now() - window.submitted_at;
+  if (took > kQueueMax) {
+    const auto within = static_cast<unsigned>(window.submitted_beside * kQueueMax / took);
+    in_flight_max_ = std::max(kInFlightMin, std::min(in_flight_max_, within));
+  } else if (in_flight_max_ < options_.window_count) {
+    ++in_flight_max_;
+  }
+}
+
 void SegmentWriter::SubmitReady() {
   while (!ready_.empty()) {
     Window* window = ready_.back();
     ready_.pop_back();
-    ++in_flight_;
+    NoteSubmitted(*window);
     mutex_.Unlock();
     window->file->WriteAsync(window->file_offset, ByteSpan(window->memory.get(), window->used),
                              [this, window](const Result<size_t>& result) { OnWritten(window, result); });
@@ -212,7 +237,7 @@ void SegmentWriter::WriteLittle() {
   if (ready_.size() != 1 || ready_.back()->used > kLittleBytesMax) return;
   Window* window = ready_.back();
   ready_.pop_back();
-  ++in_flight_;
+  NoteSubmitted(*window);
   mutex_.Unlock();
   const Status written = window->file->Write(window->file_offset, ByteSpan(window->memory.get(), window->used));
   OnWritten(window, written.ok() ? Result<size_t>(window->used) : Result<size_t>(written.error()));
@@ -225,6 +250,7 @@ void SegmentWriter::OnWritten(Window* window, const Result<size_t>& result) {
   if (failed) failure_.Fail(result.error().WithContext("writing " + window->segment->name()));
   MutexLock lock(mutex_);
   --in_flight_;
+  AdaptInFlight(*window);
   if (out_of_space) {
     stuck_.push_back(window);
   } else if (!failed) {  // one that failed keeps its bytes, which are nowhere else, for those who read them

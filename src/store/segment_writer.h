@@ -10,6 +10,8 @@
 //    next_offset_ == window_->file_offset + window_->used.
 //  - A closed window whose copies are 0 has been handed to ready_ or to the file.
 //  - A window whose write failed stays as it is: after that nothing is written any more.
+//  - No more windows are on their way at once than the disk writes in about kQueueMax. So a sync, which waits for what
+//    was written before it, does not wait long for bytes that it does not need.
 //  - A block (4 KiB) of a segment is written once: closing a window early pads it with zeros to the next block.
 #pragma once
 
@@ -19,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "io/buffer_pool.h"
 #include "store/aligned_memory.h"
@@ -94,6 +97,8 @@ class SegmentWriter {
     bool busy = false;  // not in free_
     bool closed = false;
     bool written = false;  // stays busy while readers > 0
+    Clock::time_point submitted_at;
+    unsigned submitted_beside = 0;  // so many were on their way then, with it
     unsigned copies = 0;
     unsigned readers = 0;
     uint64_t sequence = 0;
@@ -120,6 +125,8 @@ class SegmentWriter {
   void SubmitReady() REQUIRES_LOCK(mutex_);  // lets go of the lock meanwhile
   void WriteLittle() REQUIRES_LOCK(mutex_);  // the same
   void OnWritten(Window* window, const Result<size_t>& result);
+  void NoteSubmitted(Window& window) REQUIRES_LOCK(mutex_);
+  void AdaptInFlight(const Window& window) REQUIRES_LOCK(mutex_);
   void ReleaseIfDone(Window& window) REQUIRES_LOCK(mutex_);
   void ReportIfComplete(const SegmentPtr& segment) REQUIRES_LOCK(mutex_);
   void RequestNext(Purpose purpose) REQUIRES_LOCK(mutex_);
@@ -141,6 +148,7 @@ class SegmentWriter {
   std::set<uint64_t> unwritten_ GUARDED_BY(mutex_);  // sequences of windows that hold bytes not written
   uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;
   unsigned in_flight_ GUARDED_BY(mutex_) = 0;
+  unsigned in_flight_max_ GUARDED_BY(mutex_);  // no record goes into another window while so many are on their way
   Window* window_ GUARDED_BY(mutex_) = nullptr;
   SegmentPtr current_ GUARDED_BY(mutex_);
   std::shared_ptr<io::File> current_file_ GUARDED_BY(mutex_);
