@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <ranges>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -115,6 +116,7 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
     }
   }
   count_ -= gone.size();
+  has_left_out_ = !left_out.empty();
   MutexLock lock(mutex_);
   dirty_.insert(dirty_.end(), left_out.begin(), left_out.end());
   return gone;
@@ -136,7 +138,9 @@ bool DirtyFiles::DiscardIfGone(const InodePtr& inode) {
 
 std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
   uint64_t here_bytes_max = kStoredHereBytesMax;
-  for (const InodePtr& inode : taken_) streams_.Drain(inode, here_bytes_max);
+  const auto turn = has_left_out_ ? Streams::Turn::kFirst : Streams::Turn::kInOrder;
+  // The one that is asked for last is first then.
+  for (const InodePtr& inode : std::views::reverse(taken_)) streams_.Drain(inode, here_bytes_max, turn);
   // Bytes and recipes that have no space must not hold up the names: among them are the deletions that make space.
   std::vector<Undrained> undrained;
   std::erase_if(taken_, [&](const InodePtr& inode) {

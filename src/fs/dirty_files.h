@@ -47,7 +47,8 @@ class DirtyFiles {
     Error why;
   };
   // Waits until all bytes that the files accepted before the round are stored. Returns the files for which that failed:
-  // of those, what is stored is published.
+  // of those, what is stored is published. Chunks of a round that leaves files out go to the disk before those of the
+  // files that it left out.
   std::vector<Undrained> Drain();
   // The record of what is stored of the file. On failure the next round takes the file again.
   Result<meta::FileRecord> MakeRecord(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
@@ -77,6 +78,7 @@ class DirtyFiles {
   std::set<InodeId> failed_ GUARDED_BY(mutex_);  // and perhaps published or dropped since
 
   std::vector<InodePtr> taken_;   // the round's
+  bool has_left_out_ = false;     // files that are still written
   std::atomic<size_t> count_{0};  // of both
 };
 

@@ -5,6 +5,7 @@
 // Not thread-safe: the inode's lock guards it.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -35,7 +36,8 @@ struct FlyingChunk {
   std::vector<uint32_t> anchors;  // as CutFinder found them
   // The user among whose earlier saves its bytes are looked for; nullopt: nobody knows who wrote them.
   std::optional<uint32_t> writer;
-  store::NewBytes new_bytes;  // counts those of it that were stored nowhere; null: nobody counts
+  store::NewBytes new_bytes;          // counts those of it that were stored nowhere; null: nobody counts
+  std::atomic<bool> is_taken{false};  // a thread stores it, or has: others that find it in the queue leave it
 };
 
 struct Run {

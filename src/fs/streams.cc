@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 
 #include "base/clock.h"
 #include "base/failpoint.h"
@@ -204,13 +205,18 @@ void Streams::CutAll(const InodePtr& inode) { CutRuns(inode, 0, nullptr); }
 
 void Streams::CutClosed(const InodePtr& inode) { CutRuns(inode, params_.size_bytes_min, nullptr); }
 
-void Streams::Drain(const InodePtr& inode, uint64_t& here_bytes_max) {
+void Streams::Drain(const InodePtr& inode, uint64_t& here_bytes_max, Turn turn) {
   Here here{here_bytes_max, {}};
   {
     MutexLock lock(inode->mutex);
     RetryFailed(inode);
     CutRuns(inode, 0, &here);
     inode->content->drain_target = inode->content->next_chunk_id - 1;
+    if (turn == Turn::kFirst) {
+      for (const auto& [id, chunk] : std::views::reverse(inode->content->flying)) {
+        if (std::ranges::find(here.chunks, chunk) == here.chunks.end()) PostHash(inode, chunk, turn);
+      }
+    }
   }
   for (const auto& chunk : here.chunks) Hash(inode, chunk);
   here_bytes_max = here.bytes_max;
@@ -262,10 +268,24 @@ void Streams::Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, 
     here->chunks.push_back(std::move(chunk));
     return;
   }
-  workers_.Post([this, inode, chunk = std::move(chunk)] { Hash(inode, chunk); });
+  PostHash(inode, chunk);
+}
+
+// One that waits in the queue already goes there once more. The queue keeps none alive that was stored or discarded.
+void Streams::PostHash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk, Turn turn) {
+  auto hash = [this, inode, flying = std::weak_ptr(chunk)] {
+    if (const auto chunk = flying.lock()) Hash(inode, chunk);
+  };
+  if (chunk->is_taken) return;
+  if (turn == Turn::kFirst) {
+    workers_.PostFirst(std::move(hash));
+  } else {
+    workers_.Post(std::move(hash));
+  }
 }
 
 void Streams::Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk) {
+  if (chunk->is_taken.exchange(true)) return;
   auto saved = saver_.Save(*chunk);
   chunk_put.Pass();
 
@@ -415,7 +435,8 @@ void Streams::RetryFailed(const InodePtr& inode) {
   std::erase_if(content.landed, [&](const auto& landed) {
     const auto flying = content.flying.find(landed.first);
     if (!landed.second.failure || flying == content.flying.end()) return false;
-    workers_.Post([this, inode, chunk = flying->second] { Hash(inode, chunk); });
+    flying->second->is_taken = false;
+    PostHash(inode, flying->second);
     return true;
   });
 }

@@ -55,7 +55,8 @@ class Streams {
   // The same for a round. Tries again what found no space, and notes the last chunk for which the round has to wait.
   // Stores up to `here_bytes_max` on this thread, which is quicker than to wake another, and lowers that by what it
   // took.
-  void Drain(const InodePtr& inode, uint64_t& here_bytes_max) EXCLUDES_LOCK(inode->mutex);
+  enum class Turn { kInOrder, kFirst };  // kFirst: ahead of chunks that came before, but for those under way
+  void Drain(const InodePtr& inode, uint64_t& here_bytes_max, Turn turn) EXCLUDES_LOCK(inode->mutex);
   // So many stored bytes, or bytes of recipes, have lost their place. REQUIRES (unchecked): the lock of the file is
   // held.
   void NoteReplaced(uint64_t recipe_bytes) { hooks_.freed(recipe_bytes); }
@@ -107,6 +108,7 @@ class Streams {
       REQUIRES_LOCK(inode->mutex);
   void Launch(const InodePtr& inode, std::shared_ptr<FlyingChunk> chunk, Here* here = nullptr)
       REQUIRES_LOCK(inode->mutex);
+  void PostHash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk, Turn turn = Turn::kInOrder);
   void Hash(const InodePtr& inode, const std::shared_ptr<FlyingChunk>& chunk);
   void ApplyLanded(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   void NoteNoSpace(const InodePtr& inode, uint64_t chunk_id, const Error& error) REQUIRES_LOCK(inode->mutex);
