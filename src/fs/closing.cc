@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "fs/processes.h"
 
 namespace cairnfs::fs {
 
@@ -67,14 +68,33 @@ void AfterUnawaited(const RoundWait& at, ClusterHost& host, const Caller& caller
   at.rounds.Request(std::move(answer), SyncRounds::Scope::kClosed);
 }
 
-void LocalClosing::Close(const HandlePtr& handle, const Descriptor&, const Caller&, Done<void> done) {
+void LocalClosing::NoteWriter(Handle& handle, const Caller& caller) {
+  MutexLock lock(handle.mutex);
+  if (handle.writer_threads.size() < 2) handle.writer_threads.insert(caller.pid);
+}
+
+// False only where one thread wrote through the handle, and that is of another process, which has the file open still.
+// What is mapped for writing is open for reading too.
+bool LocalClosing::MayHaveWritten(Handle& handle, const Caller& caller) {
+  uint32_t writer = 0;
+  {
+    MutexLock lock(handle.mutex);
+    if (handle.writer_threads.size() == 1) writer = *handle.writer_threads.begin();
+  }
+  if (writer == 0 || caller.pid == 0 || writer == caller.pid || handle.flags.read) return true;
+  return ProcessOf(writer) == ProcessOf(caller.pid) || !HasOpenForWriting(writer, handle.inode->id);
+}
+
+void LocalClosing::Close(const HandlePtr& handle, const Descriptor&, const Caller& caller, Done<void> done) {
   const InodePtr& inode = handle->inode;
+  // Each dup, fork and exec closes descriptors. Of a file that another process writes on that is no close.
+  const bool wrote = handle->flags.write && MayHaveWritten(*handle, caller);
   Status status;
   {
     MutexLock lock(inode->mutex);
     status = TakeError(inode, *handle);
     Content* content = inode->content.get();
-    if (handle->flags.write && content != nullptr && content->changed) {
+    if (wrote && content != nullptr && content->changed) {
       content->must_publish = true;
       if (content->barriers_waiting == 0) at_.streams.CutClosed(inode);
     }

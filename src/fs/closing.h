@@ -58,7 +58,7 @@ class Closing {
   // The last descriptor of a handle with these flags is gone.
   virtual void NoteReleased([[maybe_unused]] const InodePtr& inode, const OpenFlags& /*flags*/)
       REQUIRES_LOCK(inode->mutex) {}
-  // The caller writes through the handle, so its close will wait.
+  // The caller writes through the handle: its close counts, and waits among several hosts.
   virtual void NoteWriter(Handle& /*handle*/, const Caller& /*caller*/) {}
   // Whether a mark must be put: stores through a mapping came, the descriptor may be closed, and there is no mark.
   virtual bool MustMark(const InodePtr& /*inode*/) { return false; }
@@ -89,8 +89,10 @@ class LocalClosing final : public Closing {
   explicit LocalClosing(const Parts& parts) : at_(parts) {}
 
   void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) override;
+  void NoteWriter(Handle& handle, const Caller& caller) override;
 
  private:
+  static bool MayHaveWritten(Handle& handle, const Caller& caller);
   // An error if the disk failed before accepted bytes of the file were durable: their close must tell it.
   Status CheckDisk(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 

@@ -33,7 +33,7 @@ struct Handle {
   uint64_t read_ahead_window GUARDED_BY(mutex) = 0;
   // Who wrote through it: their closes wait. 0: some process that is not known. Among other hosts.
   std::set<pid_t> writers GUARDED_BY(mutex);
-  std::set<uint32_t> writer_threads GUARDED_BY(mutex);
+  std::set<uint32_t> writer_threads GUARDED_BY(mutex);  // two of them on a host alone, where only one tells anything
 };
 using HandlePtr = std::shared_ptr<Handle>;
 

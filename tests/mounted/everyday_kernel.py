@@ -205,6 +205,28 @@ def append_flag_taken_away(world):
     os.close(fd)
 
 
+def wait_until_durable(path):
+    for _ in range(600):  # by itself
+        if os.getxattr(path, "user.cairnfs.durability") == b"local":
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path} is not durable after a minute")
+
+
+def a_child_closes_no_file_of_its_parent(world):
+    """Nor does a program that it starts. A round in the background takes the file once its writer closes a descriptor."""
+    fd = os.open(world.path("parents"), os.O_WRONLY | os.O_CREAT, 0o644)
+    os.write(fd, b"x" * 100000)
+    run("true")  # closes what it has inherited
+    with open(world.path("closed"), "wb") as file:
+        file.write(b"x" * 100000)
+    wait_until_durable(world.path("closed"))
+    assert os.getxattr(world.path("parents"), "user.cairnfs.durability") == b"pending"
+    os.close(os.dup(fd))
+    wait_until_durable(world.path("parents"))
+    os.close(fd)
+
+
 def mapped_stores_come_before_later_names(world):
     """Stores count from munmap on, though the file stays open: a name made after it never survives without them."""
     fd = os.open(world.path("mapped-store"), os.O_RDWR | os.O_CREAT, 0o644)
@@ -213,12 +235,7 @@ def mapped_stores_come_before_later_names(world):
     with mmap.mmap(fd, 8192) as view:
         view[:5] = b"STORE"
     os.mkdir(world.path("later"))
-    for _ in range(600):  # by itself
-        if os.getxattr(world.path("later"), "user.cairnfs.durability") == b"local":
-            break
-        time.sleep(0.1)
-    else:
-        raise AssertionError("the new name is not durable after a minute")
+    wait_until_durable(world.path("later"))
     world.mount.kill()
     with contextlib.suppress(OSError):
         os.close(fd)
@@ -352,7 +369,8 @@ def umount_while_busy(world):
 
 
 CASES = [several_writers, append_from_many, sparse_files, mapped_readers_and_writers, locks_of_two_processes,
-         file_capabilities, append_flag_taken_away, mapped_stores_come_before_later_names,
+         file_capabilities, append_flag_taken_away, a_child_closes_no_file_of_its_parent,
+         mapped_stores_come_before_later_names,
          written_and_mapped_at_once, handles_outlive_the_daemon,
          below_an_overlay_not_on_top, umount_while_busy]
 
