@@ -256,8 +256,8 @@ int RunUmount(const UmountCommand& command) {
 
 namespace {
 
-// While it lives, shows on a terminal how many of the bytes that this host had written are not durable yet. A user who
-// may not ask for the daemon's status sees only that it waits.
+// While it lives, shows on a terminal how much of what this host has to write is on the disk, and has its copies. A
+// user who may not ask for the daemon's status sees only that it waits.
 class WaitProgress {
  public:
   WaitProgress(const Location& location, bool is_wanted) : line_(is_wanted) {
@@ -269,17 +269,15 @@ class WaitProgress {
  private:
   void Run(const Context& context, const Location& location) {
     const auto began = Clock::Now();
-    uint64_t dirty_bytes_max = 0;
+    uint64_t bytes_max = 0;  // that were to be written since, at once
     while (context.Sleep(kWaitProgressEvery)) {
       auto client = Connect(location);
-      auto status = client.ok() ? client->GetStatus() : Result<control::StatusReply>(client.error());
+      const auto left = client.ok() ? client->GetUnwritten() : Result<control::UnwrittenReply>(client.error());
       std::string text = "waiting until everything is durable";
-      if (status.ok()) {
-        const uint64_t dirty_bytes = status->activity().dirty_bytes() + status->cluster().unacknowledged_bytes();
-        dirty_bytes_max = std::max(dirty_bytes_max, dirty_bytes);
-        const auto elapsed = Clock::Now() - began;
-        const double rate = status->activity().durable_bytes_per_second();
-        if (dirty_bytes > 0) text += ": " + ShareText(dirty_bytes_max - dirty_bytes, dirty_bytes_max, elapsed, rate);
+      // What the disk has counts, and not what is durable: all of a round becomes so at its end.
+      bytes_max = std::max(bytes_max, left.ok() ? left->bytes() : 0);
+      if (left.ok() && bytes_max > 0) {
+        text += ": " + ShareText(bytes_max - left->bytes(), bytes_max, Clock::Now() - began, left->bytes_per_second());
       }
       line_.Show(text);
     }

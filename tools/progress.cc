@@ -47,16 +47,15 @@ std::string LeftText(uint64_t done, uint64_t total, Clock::duration elapsed) {
   return fmt::format(", about {} left", TimeText(seconds * (1 - share) / share));
 }
 
-std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed, double rate_before) {
+std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed, double rate) {
   if (bytes_total == 0) return "nothing";
   bytes_done = std::min(bytes_done, bytes_total);
   const double share = static_cast<double>(bytes_done) / static_cast<double>(bytes_total);
   std::string text = fmt::format("{} of {} ({:.0f} %)", daemon::FormatSize(bytes_done), daemon::FormatSize(bytes_total),
                                  std::min(99.0, share * 100));
   if (bytes_done == bytes_total) text = fmt::format("all of {}", daemon::FormatSize(bytes_total));
-  const std::string left = LeftText(bytes_done, bytes_total, elapsed);
-  if (!left.empty() || rate_before < 1 || bytes_done == bytes_total) return text + left;
-  return text + fmt::format(", about {} left", TimeText(static_cast<double>(bytes_total - bytes_done) / rate_before));
+  if (rate < 1 || bytes_done == bytes_total) return text + LeftText(bytes_done, bytes_total, elapsed);
+  return text + fmt::format(", about {} left", TimeText(static_cast<double>(bytes_total - bytes_done) / rate));
 }
 
 }  // namespace cairnfs::tools

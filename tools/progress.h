@@ -29,8 +29,8 @@ class ProgressLine {
 // ", about 3 min left" for what was done in that time; empty where too little is done to tell, or all of it.
 std::string LeftText(uint64_t done, uint64_t total, Clock::duration elapsed);
 
-// How far something has come, and how long the rest will take at the rate so far: "1.0 GiB of 4.0 GiB (25 %), about 3
-// min left". `rate_before`: bytes in a second, by which it is told as long as too little is done; 0: none is known.
-std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed, double rate_before = 0);
+// How far something has come, and how long the rest will take: "1.0 GiB of 4.0 GiB (25 %), about 3 min left".
+// `rate`: bytes in each of the last seconds; 0: it is not known, and the rate since the begin says how long.
+std::string ShareText(uint64_t bytes_done, uint64_t bytes_total, Clock::duration elapsed, double rate = 0);
 
 }  // namespace cairnfs::tools

@@ -151,6 +151,10 @@ std::optional<Status> Client::Wait(InodeId inode, const std::string& path) {
   return status.ok() ? Status() : Status(ErrorOf(status));
 }
 
+Result<UnwrittenReply> Client::GetUnwritten() {
+  return impl_->Ask<UnwrittenReply>(&Control::Stub::Unwritten, UnwrittenRequest());
+}
+
 Result<StopEstimate> Client::Stop(std::chrono::milliseconds deadline) {
   StopRequest request;
   request.set_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(deadline.count(), 0)));

@@ -41,6 +41,8 @@ class Client {
   // is told what there is to do first. Of a daemon that does not answer in time `reason` says so.
   Result<std::optional<Unsaved>> Drain(std::chrono::milliseconds deadline,
                                        const std::function<void(const StopEstimate&)>& on_estimate);
+  // What the host has still to write. Answers at once, also where the disk is slow.
+  Result<UnwrittenReply> GetUnwritten();
   // Waits for a moment until there is something to tell. Who has been told calls it once more, and says so.
   Result<StopOutcomeReply> StopOutcome(bool was_told);
   Result<GcProgress> Gc(const GcRequest& request, const std::function<void(const GcProgress&)>& on_progress);

@@ -63,6 +63,7 @@ class Service::Impl final : public Control::Service {
   StatusReply Report() const { return Report(filesystem_.maintenance().GetStatus()); }
   StatusReply Report(const fs::FsStatus& status) const;
   StopEstimate EstimateStop() const;
+  uint64_t UnwrittenBytes(const fs::FsTraffic& traffic) const;
   void TellUnsaved(const Context& context, const Unsaved& unsaved) { told_.Tell(context, unsaved); }
   bool CountsQuickly() const;
   void CountNowAndThen() const;
@@ -116,6 +117,13 @@ class Service::Impl final : public Control::Service {
                          .log = options_.drain_log};
     const auto drained = RunDrain(call, [&](const DrainStep& step) { writer->Write(step); });
     return drained.ok() ? grpc::Status::OK : rpc::ToGrpc(drained.error());
+  }
+
+  grpc::Status Unwritten(grpc::ServerContext*, const UnwrittenRequest*, UnwrittenReply* reply) override {
+    reply->set_bytes(UnwrittenBytes(filesystem_.maintenance().GetTraffic()));
+    MutexLock lock(mutex_);
+    reply->set_bytes_per_second(DurableRate());
+    return grpc::Status::OK;
   }
 
   grpc::Status StopOutcome(grpc::ServerContext*, const StopOutcomeRequest* request, StopOutcomeReply* reply) override {
@@ -296,7 +304,7 @@ class Service::Impl final : public Control::Service {
   struct Sample {
     Clock::time_point when;
     uint64_t written, read;
-    uint64_t unsaved;  // of those written, at this moment
+    uint64_t unwritten;  // UnwrittenBytes, at this moment
   };
 
   static Error Alone() {
@@ -369,15 +377,20 @@ cairnfs::Status Service::Impl::AnswerStatusOnly() {
   return {};
 }
 
+// Bytes on their way to the disk and to other nodes, which are written at once.
+uint64_t Service::Impl::UnwrittenBytes(const fs::FsTraffic& traffic) const {
+  const uint64_t lacks_copies = options_.cluster == nullptr ? 0 : options_.cluster->Activity().unacknowledged_bytes();
+  return std::max(traffic.unwritten_bytes, lacks_copies);
+}
+
 void Service::Impl::SampleRates(const Context& context) {
   while (!context.IsStopped()) {
     const fs::FsTraffic traffic = filesystem_.maintenance().GetTraffic();
-    const uint64_t lacks_copies = options_.cluster == nullptr ? 0 : options_.cluster->Activity().unacknowledged_bytes();
-    const uint64_t unsaved = std::max(traffic.unsaved_bytes, lacks_copies);
+    const uint64_t unwritten = UnwrittenBytes(traffic);
     Clock::time_point now = Clock::Now();
     {
       MutexLock lock(mutex_);
-      samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total, unsaved});
+      samples_.push_back({now, traffic.write_bytes_total, traffic.read_bytes_total, unwritten});
       while (samples_.front().when + kRateWindow < now) samples_.pop_front();
     }
     static_cast<void>(context.Sleep(std::chrono::seconds(1)));
@@ -389,10 +402,10 @@ double Service::Impl::DurableRate() const {
   double bytes = 0, seconds = 0;
   for (size_t i = 1; i < samples_.size(); ++i) {
     const Sample &before = samples_[i - 1], &now = samples_[i];
-    if (before.unsaved == 0 && now.unsaved == 0) continue;
+    if (before.unwritten == 0 && now.unwritten == 0) continue;
     seconds += std::chrono::duration<double>(now.when - before.when).count();
-    bytes += static_cast<double>(now.written - before.written) + static_cast<double>(before.unsaved) -
-             static_cast<double>(now.unsaved);
+    bytes += static_cast<double>(now.written - before.written) + static_cast<double>(before.unwritten) -
+             static_cast<double>(now.unwritten);
   }
   return seconds > 0 ? std::max(0.0, bytes / seconds) : 0;
 }

@@ -79,6 +79,7 @@ class StopService final : public Control::Service {
   grpc::Status Drain(grpc::ServerContext*, const StopRequest*, grpc::ServerWriter<DrainStep>*) override {
     return Refusal();
   }
+  grpc::Status Unwritten(grpc::ServerContext*, const UnwrittenRequest*, UnwrittenReply*) override { return Refusal(); }
   grpc::Status Gc(grpc::ServerContext*, const GcRequest*, grpc::ServerWriter<GcProgress>*) override {
     return Refusal();
   }

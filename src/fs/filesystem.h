@@ -131,7 +131,8 @@ struct FsOptions {
 // Through the mount, since start.
 struct FsTraffic {
   uint64_t write_bytes_total = 0, read_bytes_total = 0;
-  uint64_t unsaved_bytes = 0;  // of those written, not durable on this host's disk now
+  uint64_t unsaved_bytes = 0;    // of those written, not durable on this host's disk now
+  uint64_t unwritten_bytes = 0;  // of those, the disk has nothing yet: falls while a round runs, not at its end
 };
 
 // Chunks of this host that files need, and those that nothing names any more, as of a moment.

@@ -45,8 +45,12 @@ FsSpace FsSpace::Rounded() const {
 
 FsTraffic Maintenance::GetTraffic() const {
   const store::LocalChunkStore& chunks = at_.parts.local_chunks;
-  return {parts_.writer.bytes_total(), parts_.reader.bytes_total(),
-          chunks.ReservedBytes() + chunks.Stats().pending_bytes};
+  const store::StoreStats stats = chunks.Stats();
+  const uint64_t reserved = chunks.ReservedBytes();
+  return {.write_bytes_total = parts_.writer.bytes_total(),
+          .read_bytes_total = parts_.reader.bytes_total(),
+          .unsaved_bytes = reserved + stats.pending_bytes,
+          .unwritten_bytes = reserved + stats.staged_bytes};
 }
 
 FsStatus Maintenance::GetStatus() const {

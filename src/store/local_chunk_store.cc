@@ -301,6 +301,7 @@ StoreStats LocalChunkStore::Impl::Stats() const {
   stats.dead_bytes = used > live ? used - live : 0;
   const uint64_t pending = index_.pending_bytes();
   stats.pending_bytes = pending - std::min(pending, journal_.bytes());
+  stats.staged_bytes = std::min(stats.pending_bytes, writer_.staged_bytes());
   stats.new_bytes_total = new_bytes_total_.load(std::memory_order_relaxed);
   stats.known_bytes_total = known_bytes_total_.load(std::memory_order_relaxed);
   stats.disk_read_bytes_total = reader_.counters().disk_read_bytes.load(std::memory_order_relaxed);

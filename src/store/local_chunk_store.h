@@ -51,6 +51,7 @@ struct StoreStats {
   uint64_t free_segment_bytes = 0;                      // freed segments kept for reuse
   uint64_t dead_bytes = 0;                              // estimate of bytes in segments that no index entry names
   uint64_t pending_bytes = 0;                           // put and not synced yet
+  uint64_t staged_bytes = 0;                            // of pending_bytes: not written to a segment yet
   uint64_t new_bytes_total = 0, known_bytes_total = 0;  // since open
   uint64_t disk_read_bytes_total = 0, disk_write_bytes_total = 0;
   uint64_t cache_hits_total = 0, cache_misses_total = 0, corrupt_chunks_total = 0;

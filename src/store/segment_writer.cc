@@ -151,6 +151,7 @@ void SegmentWriter::TakePart(size_t size, Grant* grant) {
   grant->parts[grant->part_count++] = Part{window_, window_->used, size};
   ++window_->copies;
   window_->used += size;
+  staged_bytes_.fetch_add(size, std::memory_order_relaxed);
   next_offset_ += size;
   if (window_->used == window_->capacity) CloseWindow();
 }
@@ -161,6 +162,7 @@ void SegmentWriter::CloseWindow() {
   size_t padded = AlignUp(window_->used, kPageBytes);
   std::memset(window_->memory.get() + window_->used, 0, padded - window_->used);
   next_offset_ += padded - window_->used;
+  staged_bytes_.fetch_add(padded - window_->used, std::memory_order_relaxed);
   window_->used = padded;
   window_->closed = true;
   if (window_->copies == 0) ready_.push_back(window_);
@@ -255,6 +257,7 @@ void SegmentWriter::OnWritten(Window* window, const Result<size_t>& result) {
     stuck_.push_back(window);
   } else if (!failed) {  // one that failed keeps its bytes, which are nowhere else, for those who read them
     written_bytes_total_.fetch_add(window->used, std::memory_order_relaxed);
+    staged_bytes_.fetch_sub(window->used, std::memory_order_relaxed);
     window->written = true;
     unwritten_.erase(window->sequence);
     ReportIfComplete(window->segment);

@@ -84,6 +84,8 @@ class SegmentWriter {
   void PrepareNext();
   void WakeAll();  // after a failure was recorded
   SegmentPtr open_segment() const;
+  // Appended, and not written to their segments yet; with headers and padding.
+  uint64_t staged_bytes() const { return staged_bytes_.load(std::memory_order_relaxed); }
   uint64_t written_bytes_total() const { return written_bytes_total_.load(std::memory_order_relaxed); }
 
  private:
@@ -137,7 +139,7 @@ class SegmentWriter {
   SpaceMeter& space_;
   FailureState& failure_;
   const Hooks hooks_;
-  std::atomic<uint64_t> written_bytes_total_{0};
+  std::atomic<uint64_t> written_bytes_total_{0}, staged_bytes_{0};
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "../../support/eventually.h"
 #include "store_fixture.h"
 
 namespace cairnfs::store {
@@ -44,6 +45,23 @@ TEST_F(StoreTest, KnowsWhatItHolds) {
   EXPECT_EQ(stats.known_bytes_total, 20'000u);
   EXPECT_EQ(stats.unique_bytes, 10'000u);
   EXPECT_EQ(stats.pending_bytes, 0u);
+}
+
+// For who shows how far a sync is: what is pending is so until its end.
+TEST_F(StoreTest, WhatIsWrittenIsStagedNoMoreBeforeItIsSynced) {
+  StoreOptions options = SmallOptions();
+  options.segment_bytes = 16 * kMiB;  // several windows of 4 MiB
+  Open(options);
+  for (uint64_t i = 0; i < 50; ++i) Put(MakeChunk(i, 100'000));
+  EXPECT_TRUE(Eventually([&] { return store_->Stats().staged_bytes < 2 * kMiB; }));
+  EXPECT_GT(store_->Stats().staged_bytes, 0u) << "the last window is not full";
+  EXPECT_EQ(store_->Stats().pending_bytes, 5'000'000u);
+  ASSERT_OK(store_->Sync());
+  EXPECT_EQ(store_->Stats().staged_bytes, 0u);
+  Put(MakeChunk(51, 1000));
+  EXPECT_EQ(store_->Stats().staged_bytes, 1000u);
+  ASSERT_OK(store_->SyncWithEngine());
+  EXPECT_EQ(store_->Stats().staged_bytes, 0u) << "the engine has it, though its window is not written";
 }
 
 TEST_F(StoreTest, UnsyncedChunksAreGoneAfterReopen) {

@@ -22,9 +22,9 @@ TEST(ShareText, GuessesNothingFromTooLittle) {
   EXPECT_EQ(ShareText(kGiB, 4 * kGiB, milliseconds(999)), "1.0 GiB of 4.0 GiB (25 %)");
 }
 
-TEST(ShareText, GuessesByTheRateBeforeUntilThereIsOne) {
+TEST(ShareText, GuessesByTheRateOfTheLastSecondsWhereItIsKnown) {
   EXPECT_EQ(ShareText(0, 4 * kGiB, seconds(0), 0.5 * kGiB), "0 B of 4.0 GiB (0 %), about 8 s left");
-  EXPECT_EQ(ShareText(2 * kGiB, 4 * kGiB, seconds(60), 0.5 * kGiB), "2.0 GiB of 4.0 GiB (50 %), about 60 s left");
+  EXPECT_EQ(ShareText(2 * kGiB, 4 * kGiB, seconds(60), 0.5 * kGiB), "2.0 GiB of 4.0 GiB (50 %), about 4 s left");
   EXPECT_EQ(ShareText(4 * kGiB, 4 * kGiB, seconds(0), 0.5 * kGiB), "all of 4.0 GiB");
 }
 
