@@ -42,7 +42,7 @@ Commits::Commits(const Parts& parts, Self self)
     : at_(parts),
       self_(std::move(self)),
       until_stop_(stop_.get_token()),
-      runs_(parts.names),
+      runs_(parts.names, parts.kv),
       queue_(std::make_unique<TaskQueue>("cairn-commits", kCommitThreads, TaskQueue::Priority::kBackground)),
       refusals_({parts.names, parts.kv, *queue_}, self_.node, until_stop_) {}
 

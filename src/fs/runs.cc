@@ -1,18 +1,23 @@
 #include "fs/runs.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/printable.h"
 #include "cairnfs/cairnfs.h"
+#include "meta/policy_records.h"
 #include "retention/policy.h"
 #include "retention/step_pattern.h"
+#include "retention/values.h"
 
 namespace cairnfs::fs {
 namespace {
 
 constexpr int kRunLevelsMax = 64;
-constexpr uint32_t kAllMayList = 05;  // of others: read and enter
+constexpr size_t kCandidatesMax = 256;  // those of the largest steps: of others no commit is read
+constexpr uint32_t kAllMayList = 05;    // of others: read and enter
 
 double SecondsOfNs(uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
 
@@ -87,15 +92,22 @@ bool Runs::HasRoomFor(uint32_t uid) const {
   return static_cast<size_t>(own) < 2 * (kRunsMax - runs_.size());
 }
 
-Runs::Run* Runs::FindOrMake(const Place& place) {
-  const auto found = runs_.find(place.run);
-  if (found != runs_.end()) return &found->second;
-  if (!HasRoomFor(place.uid)) {
+Runs::Run* Runs::FindOrMake(const Place& place, std::string label) {
+  if (!runs_.contains(place.run) && !HasRoomFor(place.uid)) {
     const int64_t idle_before = Clock::WallTime().seconds - kIdleSecondsMax;
     std::erase_if(runs_, [&](const auto& run) { return run.second.committed_at.seconds < idle_before; });
   }
-  if (!HasRoomFor(place.uid) || !TakeLabel(place.uid)) return nullptr;
-  return &runs_[place.run];
+  if (!runs_.contains(place.run) && (!HasRoomFor(place.uid) || !TakeLabel(place.uid))) return nullptr;
+  Run& run = runs_[place.run];
+  run.uid = place.uid;
+  const bool is_another = !run.report.directory.empty() && label != run.report.directory;
+  if (is_another && label != NumberLabel(place.run) && !TakeLabel(place.uid)) label = NumberLabel(place.run);
+  // Another one has moved away from this path, or was removed.
+  for (auto& [inode, other] : runs_) {
+    if (other.report.directory == label) other.report.directory = NumberLabel(inode);
+  }
+  run.report.directory = std::move(label);
+  return &run;
 }
 
 bool Runs::TakeLabel(uint32_t uid) {
@@ -128,23 +140,16 @@ void Runs::Note(const Context& context, InodeId checkpoint, const News& news) {
   if (!place) return;
   std::string label = Label(context, place->run);
   MutexLock lock(mutex_);
-  Run* run = FindOrMake(*place);
+  Run* run = FindOrMake(*place, std::move(label));
   if (run == nullptr) {
     if (news.own) AddCosts(news, others_);
     return;
   }
-  run->uid = place->uid;
-  if (run->committed_at <= news.at) {
-    run->committed_at = news.at;
-    run->report.checkpoint_step = place->step;
-  }
-  const bool is_another = !run->report.directory.empty() && label != run->report.directory;
-  if (is_another && label != NumberLabel(place->run) && !TakeLabel(place->uid)) label = NumberLabel(place->run);
-  // Another one has moved away from this path, or was removed.
-  for (auto& [inode, other] : runs_) {
-    if (other.report.directory == label) other.report.directory = NumberLabel(inode);
-  }
-  run->report.directory = label;
+  ++run->notes;
+  run->committed_at = std::max(run->committed_at, news.at);
+  const Newest noted{.step = place->step, .at = news.at};
+  if (!run->newest || noted.IsNewerThan(*run->newest)) run->newest = noted;
+  run->names_as_of.reset();
   if (!news.own) return;
   AddCosts(news, run->report);
   AddTraining(*news.own, *run);
@@ -158,19 +163,107 @@ void Runs::NoteNewBytes(const Context& context, InodeId checkpoint, uint64_t byt
   (found == runs_.end() ? others_ : found->second.report).new_bytes += bytes;
 }
 
+bool Runs::Newest::IsNewerThan(const Newest& other) const {
+  return step && other.step && *step != *other.step ? *step > *other.step : other.at <= at;
+}
+
 void Runs::Refresh(const Context& context) {
-  std::vector<InodeId> known;
+  std::vector<InodeId> inodes;
   {
     MutexLock lock(mutex_);
-    for (const auto& [inode, run] : runs_) known.push_back(inode);
+    for (const auto& [inode, run] : runs_) inodes.push_back(inode);
   }
-  for (const InodeId inode : known) {
-    const auto policy = names_.GetXattr(context, inode, CAIRNFS_XATTR_RETAIN);
-    if (policy.ok()) continue;
-    if (policy.error().code != ErrorCode::kNoData && policy.error().code != ErrorCode::kNotFound) continue;
+  for (const InodeId inode : NextUnknown(context)) inodes.push_back(inode);
+  if (inodes.empty()) return;
+  // Another one is the first each time, so that whoever has many names keeps nobody out.
+  std::rotate(inodes.begin(), inodes.begin() + static_cast<std::ptrdiff_t>(refreshes_++ % inodes.size()), inodes.end());
+  size_t names_left = kNamesPerRefresh;
+  for (const InodeId inode : inodes) Look(context, inode, names_left);
+}
+
+std::vector<InodeId> Runs::NextUnknown(const Context& context) {
+  std::vector<InodeId> next;
+  const std::string after = meta::PolicyKey(InodeId{last_looked_at_.value + 1});
+  // Each may have keys of how it was applied, beside it.
+  const auto page = kv_.Range(context, after, kv::PrefixEnd(meta::PoliciesPrefix()), 3 * kPoliciesPerRefresh);
+  if (!page.ok()) return next;
+  MutexLock lock(mutex_);
+  for (const kv::KvEntry& entry : page->entries) {
+    const auto inode = meta::InodeOfPolicyKey(entry.key);
+    if (!inode) continue;
+    last_looked_at_ = *inode;
+    if (!runs_.contains(*inode)) next.push_back(*inode);
+    if (next.size() == kPoliciesPerRefresh) return next;
+  }
+  if (!page->more) last_looked_at_ = InodeId{};
+  return next;
+}
+
+void Runs::Look(const Context& context, InodeId inode, size_t& names_left) {
+  const auto text = names_.GetXattr(context, inode, CAIRNFS_XATTR_RETAIN);
+  const auto attr = names_.GetAttr(context, inode);
+  const auto is_of_none = [](const auto& read) {
+    return !read.ok() && (read.error().code == ErrorCode::kNoData || read.error().code == ErrorCode::kNotFound);
+  };
+  uint64_t notes = 0;
+  {
     MutexLock lock(mutex_);
-    runs_.erase(inode);
+    if (is_of_none(text) || is_of_none(attr)) runs_.erase(inode);
+    if (!text.ok() || !attr.ok()) return;
+    const auto known = runs_.find(inode);
+    if (known == runs_.end() && !HasRoomFor(attr->uid)) return;
+    if (known != runs_.end() && known->second.names_as_of == attr->ctime) return;
+    if (known != runs_.end()) notes = known->second.notes;
   }
+  if (names_left == 0) return;
+  const auto policy = retention::ParsePolicy(*text);
+  if (!policy.ok()) return;
+  const auto found = FindNewest(context, inode, *policy, names_left);
+  if (!found.ok()) return;
+  const Place place{.run = inode, .uid = attr->uid};
+  std::string label = Label(context, inode);
+  MutexLock lock(mutex_);
+  const auto known = runs_.find(inode);
+  if (known == runs_.end() && !found->newest) return;
+  if (known != runs_.end() && known->second.notes != notes) return;  // a commit came meanwhile
+  Run* run = FindOrMake(place, std::move(label));
+  if (run == nullptr) return;
+  run->newest = found->newest;
+  if (found->newest) run->committed_at = std::max(run->committed_at, found->newest->at);
+  // One that was made in place changes without its run.
+  if (found->is_committed || !found->newest) run->names_as_of = attr->ctime;
+}
+
+Result<Runs::Found> Runs::FindNewest(const Context& context, InodeId run, const retention::Policy& policy,
+                                     size_t& names_left) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto pattern, retention::StepPattern::Parse(policy.match));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto entries, names_.ReadDirectory(context, run, "", kNamesMax + 1));
+  names_left -= std::min(names_left, entries.size());
+  if (entries.size() > kNamesMax) return MakeError(ErrorCode::kTooLarge, "a run of too many names");
+  std::vector<std::pair<uint64_t, InodeId>> candidates;
+  for (const meta::DirectoryEntry& entry : entries) {
+    const auto step = pattern.StepOf(entry.name);
+    const bool is_one = S_ISDIR(entry.type) && step.ok() && step->has_value();
+    if (is_one && !retention::NameBeforeGoing(entry.name)) candidates.emplace_back(**step, entry.inode);
+  }
+  std::sort(candidates.begin(), candidates.end(), std::greater<>());
+  const bool are_all = candidates.size() <= kCandidatesMax;
+  if (!are_all) candidates.resize(kCandidatesMax);
+  std::optional<Newest> committed, in_place;
+  for (const auto& [step, inode] : candidates) {
+    if (committed && committed->step != step) break;
+    CAIRNFS_ASSIGN_OR_RETURN(const auto commit, names_.ReadCommit(context, inode));
+    std::optional<Newest>& newest = commit ? committed : in_place;
+    // Retention has removed it, but for what stays inside it.
+    if (!commit && names_.GetXattr(context, inode, CAIRNFS_XATTR_REMOVING).ok()) continue;
+    CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(context, inode));
+    const Newest one{.step = step, .at = commit ? commit->record.at : attr.mtime};
+    if (!newest || one.IsNewerThan(*newest)) newest = one;
+  }
+  if (!are_all && !committed) return MakeError(ErrorCode::kTooLarge, "too many were made in place");
+  // Without a pattern nobody has said that what was made in place is a checkpoint, where others were committed.
+  const bool counts = in_place && (!committed || (!policy.match.empty() && !committed->IsNewerThan(*in_place)));
+  return Found{.newest = counts ? in_place : committed, .is_committed = !counts && committed.has_value()};
 }
 
 std::vector<RunReport> Runs::Tell() const {
@@ -179,7 +272,9 @@ std::vector<RunReport> Runs::Tell() const {
   std::vector<RunReport> reports;
   for (const auto& [inode, run] : runs_) {
     RunReport& report = reports.emplace_back(run.report);
-    report.checkpoint_age_seconds = static_cast<uint64_t>(std::max(0.0, SecondsBetween(run.committed_at, now)));
+    if (!run.newest) continue;
+    report.checkpoint_step = run.newest->step;
+    report.checkpoint_age_seconds = static_cast<uint64_t>(std::max(0.0, SecondsBetween(run.newest->at, now)));
   }
   if (others_.wait.count + others_.write.count + others_.commit.count > 0) reports.push_back(others_);
   return reports;

@@ -1,5 +1,5 @@
-// Runs: what the saves of each run have cost this host since it started, and when its last checkpoint was committed, by
-// whichever host. A run is a directory that has a retention policy. In memory alone, for the metrics.
+// Runs: what the saves of each run have cost this host since it started, and which checkpoint is its newest, whoever
+// has made it. A run is a directory that has a retention policy. In memory alone, for the metrics.
 #pragma once
 
 #include <array>
@@ -13,7 +13,9 @@
 #include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "base/types.h"
+#include "kv/store.h"
 #include "meta/namespace.h"
+#include "retention/policy.h"
 
 namespace cairnfs::fs {
 
@@ -54,8 +56,15 @@ class Runs {
   static constexpr int64_t kIdleSecondsMax = 24 * 3600;
   static constexpr size_t kLabelBytesMax = 256;
 
-  // Outlives it.
-  explicit Runs(meta::Namespace& names) : names_(names) {}
+  // Of a run with more names the newest checkpoint is the last that was committed.
+  static constexpr size_t kNamesMax = 10'000;
+  // So many policies are looked at by one Refresh, beside those of the runs that are known: the next one goes on there.
+  static constexpr size_t kPoliciesPerRefresh = 64;
+  // And so many names, or as many more as one run has: what is left has its turn in a later one.
+  static constexpr size_t kNamesPerRefresh = 4 * kNamesMax;
+
+  // Both outlive it.
+  Runs(meta::Namespace& names, kv::KvStore& kv) : names_(names), kv_(kv) {}
 
   // What is heard of a commit.
   struct News {
@@ -68,15 +77,26 @@ class Runs {
   void Note(const Context& context, InodeId checkpoint, const News& news);
   // New bytes of a save that was noted. As Note.
   void NoteNewBytes(const Context& context, InodeId checkpoint, uint64_t bytes);
-  // Forgets those that have no policy any more. Waits for the store.
+  // Forgets those that have no policy any more, finds those that have got a checkpoint without a commit, and looks
+  // which checkpoint is the newest where names have changed. Waits for the store. One thread at a time.
   void Refresh(const Context& context);
   // By inode; the sum of the others comes last, where they have cost anything.
   std::vector<RunReport> Tell() const;
 
  private:
+  // As `cairnfs latest` orders them.
+  struct Newest {
+    std::optional<uint64_t> step;  // nullopt: its name is not known
+    Timestamp at;                  // of the commit, or of the last change of one that was made in place
+
+    bool IsNewerThan(const Newest& other) const;
+  };
   struct Run {
     uint32_t uid = 0;
-    Timestamp committed_at;
+    Timestamp committed_at;                      // of the last commit that was noted
+    std::optional<Newest> newest = {};           // nullopt: no checkpoint is left
+    uint64_t notes = 0;                          // how often something was noted
+    std::optional<Timestamp> names_as_of = {};   // ctime of the directory; nullopt: `newest` is to be looked for
     std::optional<Timestamp> saving_since = {};  // the start of the last save of this host
     uint64_t calls_ns = 0;                       // of that save
     RunReport report;
@@ -87,16 +107,30 @@ class Runs {
     std::optional<uint64_t> step = {};  // nullopt: its name is not known
   };
   std::optional<Place> Find(const Context& context, InodeId checkpoint);
+  // The runs that are not known and are next to be looked at.
+  std::vector<InodeId> NextUnknown(const Context& context);
+  // Takes what it has read from `names_left`. At 0 it only forgets.
+  void Look(const Context& context, InodeId inode, size_t& names_left);
+  struct Found {
+    std::optional<Newest> newest = {};
+    bool is_committed = false;
+  };
+  // kTooLarge: there are too many names.
+  Result<Found> FindNewest(const Context& context, InodeId run, const retention::Policy& policy, size_t& names_left);
   // The path from the mount's root; "#" and its number where not everybody may list the directories on the way, or it
   // is no label: longer than kLabelBytesMax, no UTF-8, or with control characters.
   std::string Label(const Context& context, InodeId run);
   bool IsNewest(InodeId checkpoint_parent, const Timestamp& at) const;
   bool HasRoomFor(uint32_t uid) const REQUIRES_LOCK(mutex_);
-  Run* FindOrMake(const Place& place) REQUIRES_LOCK(mutex_);  // null: it has no place of its own
-  bool TakeLabel(uint32_t uid) REQUIRES_LOCK(mutex_);         // false: there is none left in this hour
+  // Null: it has no place of its own. `label` is what it is called from now on.
+  Run* FindOrMake(const Place& place, std::string label) REQUIRES_LOCK(mutex_);
+  bool TakeLabel(uint32_t uid) REQUIRES_LOCK(mutex_);  // false: there is none left in this hour
   static void AddTraining(const meta::CommitPart& part, Run& run);
 
   meta::Namespace& names_;
+  kv::KvStore& kv_;
+  InodeId last_looked_at_{};  // of the thread that refreshes, as the next
+  size_t refreshes_ = 0;
   mutable Mutex mutex_;
   std::map<InodeId, Run> runs_ GUARDED_BY(mutex_);
   std::vector<std::pair<Clock::time_point, uint32_t>> labels_given_ GUARDED_BY(mutex_);  // when, and of whom

@@ -4,6 +4,7 @@
 #include "cairnfs/cairnfs.h"
 #include "cluster_fixture.h"
 #include "fixture.h"
+#include "retention/values.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -23,7 +24,10 @@ InodeId MakeBelow(meta::Namespace& names, InodeId parent, std::string_view name,
 
 InodeId MakeRun(meta::Namespace& names, InodeId parent, std::string_view name, uint32_t uid = kRunOwner) {
   const InodeId run = MakeBelow(names, parent, name, 0700, uid);
-  EXPECT_TRUE(names.SetXattr({}, run, CAIRNFS_XATTR_RETAIN, kRunPolicy, meta::Namespace::XattrMode::kSet).ok());
+  EXPECT_TRUE(names
+                  .SetXattr({}, run, CAIRNFS_XATTR_RETAIN, kRunPolicy, meta::Namespace::XattrMode::kSet, uid, {},
+                            {.own = meta::PolicyEffect::Own::kHasOne})
+                  .ok());
   return run;
 }
 
@@ -55,7 +59,7 @@ class RunsTest : public testing::Test {
  protected:
   World world;
   meta::Namespace& names = *world.names;
-  Runs runs{names};
+  Runs runs{names, *world.kv};
 };
 
 TEST_F(RunsTest, SavesCountForTheRunOfTheirCheckpoints) {
@@ -107,15 +111,93 @@ TEST_F(RunsTest, WhatIsNoCheckpointOfARunDoesNotCount) {
 
 TEST_F(RunsTest, AnOlderCommitTakesNothingBack) {
   const InodeId run = MakeRun(names, kRootInode, "run");
-  const InodeId newer = MakeBelow(names, run, "step-2"), older = MakeBelow(names, run, "step-3");
+  const InodeId newer = MakeBelow(names, run, "step-3"), older = MakeBelow(names, run, "step-2");
   runs.Note({}, newer, {.at = SecondsAgo(10)});
   runs.Note({}, older, {.at = SecondsAgo(50)});
   runs.Note({}, older, {.at = SecondsAgo(50), .own = PartOf(SecondsAgo(60), 1, 1)});
   const auto told = runs.Tell();
   ASSERT_EQ(told.size(), 1U);
-  EXPECT_EQ(told[0].checkpoint_step, 2U);
+  EXPECT_EQ(told[0].checkpoint_step, 3U);
   EXPECT_LT(*told[0].checkpoint_age_seconds, 20U);
   EXPECT_EQ(told[0].write.count, 1U);
+}
+
+// As by a rename that commits it.
+InodeId Commit(meta::Namespace& names, InodeId run, const std::string& name) {
+  const InodeId made = MakeBelow(names, run, name + ".tmp");
+  meta::RenameParams params{run, name + ".tmp", run, name};
+  params.commit.emplace();
+  params.commit->node = std::string(meta::kNodeIdBytes, '\0');
+  EXPECT_TRUE(names.Rename({}, params).ok());
+  return made;
+}
+
+// The time of a change tells whether there was one.
+void Tick() { Clock::SleepFor(std::chrono::milliseconds(1)); }
+
+TEST_F(RunsTest, WhatIsRemovedIsTheNewestNoMore) {
+  const InodeId run = MakeRun(names, kRootInode, "run");
+  for (const char* name : {"step-1", "step-2"}) runs.Note({}, Commit(names, run, name), {.at = Clock::WallTime()});
+  runs.Refresh({});
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, 2U);
+  Tick();
+  ASSERT_TRUE(names.Rmdir({}, run, "step-2").ok());
+  runs.Refresh({});
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, 1U);
+  EXPECT_TRUE(runs.Tell()[0].checkpoint_age_seconds.has_value());
+  Tick();
+  // By its own name it would be the newest; retention is about to remove it.
+  ASSERT_TRUE(names.Rename({}, {run, "step-1", run, retention::GoingName("abcdefghijklmnop", "step-1")}).ok());
+  runs.Refresh({});
+  ASSERT_EQ(runs.Tell().size(), 1U) << "what its saves cost is told still";
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, std::nullopt);
+  EXPECT_EQ(runs.Tell()[0].checkpoint_age_seconds, std::nullopt);
+  runs.Note({}, Commit(names, run, "step-1"), {.at = Clock::WallTime()});
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, 1U);
+}
+
+// Nothing notes one that no rename has published.
+TEST_F(RunsTest, OneMadeInPlaceIsFound) {
+  const InodeId run = MakeRun(names, kRootInode, "run");
+  MakeRun(names, kRootInode, "empty");
+  runs.Refresh({});
+  EXPECT_TRUE(runs.Tell().empty());
+  const InodeId first = MakeBelow(names, run, "step-4");
+  MakeBelow(names, run, "logs");
+  meta::AttrChanges changes;
+  changes.mtime = SecondsAgo(100);
+  ASSERT_TRUE(names.SetAttr({}, first, changes).ok());
+  runs.Refresh({});
+  ASSERT_EQ(runs.Tell().size(), 1U);
+  EXPECT_EQ(runs.Tell()[0].directory, "/run");
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, 4U);
+  EXPECT_NEAR(static_cast<double>(*runs.Tell()[0].checkpoint_age_seconds), 100, 2);
+  MakeBelow(names, first, "more");
+  runs.Refresh({});
+  EXPECT_LT(*runs.Tell()[0].checkpoint_age_seconds, 90U) << "it is still being written";
+  Tick();
+  // It matches the pattern, so it counts beside what was committed.
+  runs.Note({}, Commit(names, run, "step-3"), {.at = Clock::WallTime()});
+  runs.Refresh({});
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, 4U);
+  Tick();
+  // Without a pattern it would be one that is being written.
+  ASSERT_TRUE(
+      names.SetXattr({}, run, CAIRNFS_XATTR_RETAIN, R"({"keep_last":2})", meta::Namespace::XattrMode::kSet).ok());
+  runs.Refresh({});
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, 3U);
+}
+
+// However many policies there are, a refresh is short, and each has its turn.
+TEST_F(RunsTest, ARefreshLooksAtSoManyPolicies) {
+  for (size_t i = 0; i < 2 * Runs::kPoliciesPerRefresh; ++i) MakeRun(names, kRootInode, "empty" + std::to_string(i));
+  MakeBelow(names, MakeRun(names, kRootInode, "run"), "step-1");
+  runs.Refresh({});
+  runs.Refresh({});
+  EXPECT_TRUE(runs.Tell().empty());
+  runs.Refresh({});
+  ASSERT_EQ(runs.Tell().size(), 1U);
+  EXPECT_EQ(runs.Tell()[0].checkpoint_step, 1U);
 }
 
 TEST_F(RunsTest, OneThatLosesItsPolicyIsForgotten) {
@@ -133,7 +215,7 @@ TEST_F(RunsTest, APathIsToldWhereEverybodyMayListIt) {
   const InodeId open = MakeBelow(names, kRootInode, "open"), closed = MakeBelow(names, kRootInode, "closed", 0711);
   const InodeId deep = MakeBelow(names, closed, "deep");
   const auto label_of = [&](InodeId parent, const std::string& name) {
-    Runs one(names);
+    Runs one(names, *world.kv);
     const InodeId run = MakeRun(names, parent, name);
     one.Note({}, MakeBelow(names, run, "step-1"), {.at = SecondsAgo(1)});
     const auto told = one.Tell();
