@@ -7,9 +7,11 @@ void AddQuota(CLI::App& app, QuotaCommand& command, int& exit_code) {
   quota->require_subcommand(1);
   auto* set = quota->add_subcommand("set", "give a directory a quota, or change it");
   set->add_option("DIR", command.directory, "the directory; all that lies below counts")->required()->check(NotEmpty());
-  set->add_option("--logical", command.logical, "bytes of files without their holes, before deduplication, as 2T")
+  set->add_option("--logical", command.logical,
+                  "bytes of files without their holes, before deduplication, as 2T; none: no limit")
       ->check(NotEmpty());
-  set->add_option("--unique", command.unique, "bytes that were stored nowhere when they were written, as 500G")
+  set->add_option("--unique", command.unique,
+                  "bytes that were stored nowhere when they were written, as 500G; none: no limit")
       ->check(NotEmpty());
   set->add_flag("--force", command.force, "also below what is used: then nothing can be written until less is");
   set->add_flag("--json", command.json, "print JSON");

@@ -16,6 +16,7 @@
 #include "daemon/size_text.h"
 #include "json_text.h"
 #include "locate.h"
+#include "meta/quota_records.h"
 #include "output.h"
 #include "progress.h"
 
@@ -25,6 +26,7 @@ namespace {
 using control::Quota;
 
 constexpr size_t kQuotaBytesMax = 4096;  // of the attribute
+constexpr const char* kNone = "none";
 
 Result<struct stat> StatOf(const std::string& path) {
   struct stat info;
@@ -97,6 +99,15 @@ int Change(const QuotaCommand& command, control::QuotaRequest request) {
   return done.ok() ? daemon::kExitDone : Fail(done.error().WithContext(Printable(command.directory)));
 }
 
+// kNoLimit: "none".
+Result<uint64_t> ParseLimit(const std::string& text) {
+  if (text == kNone) return meta::QuotaRecord::kNoLimit;
+  const auto bytes = daemon::ParseSize(text);
+  if (!bytes.ok()) return InvalidArgument(fmt::format("{}, or \"{}\" for no limit", bytes.error().message, kNone));
+  if (*bytes > 0 && *bytes <= INT64_MAX) return *bytes;
+  return InvalidArgument(fmt::format("a quota has 1 to 2^63-1 bytes, not {}; \"{}\" takes a limit off", text, kNone));
+}
+
 }  // namespace
 
 std::string QuotaText(const Quota& quota) {
@@ -137,12 +148,8 @@ int RunQuotaSet(const QuotaCommand& command) {
   for (const bool is_logical : {true, false}) {
     const std::string& text = is_logical ? command.logical : command.unique;
     if (text.empty()) continue;
-    const auto bytes = daemon::ParseSize(text);
+    const auto bytes = ParseLimit(text);
     if (!bytes.ok()) return Fail(bytes.error().WithContext(is_logical ? "--logical" : "--unique"));
-    if (*bytes == 0 || *bytes > INT64_MAX) {
-      return Fail(InvalidArgument(
-          fmt::format("{}: a quota has 1 to 2^63-1 bytes, not {}", is_logical ? "--logical" : "--unique", text)));
-    }
     is_logical ? request.set_logical_bytes(*bytes) : request.set_unique_bytes(*bytes);
   }
   request.set_force(command.force);

@@ -31,6 +31,13 @@ Status CheckLimit(std::string_view what, const std::optional<uint64_t>& limit, u
                          "be written until less is used");
 }
 
+Result<meta::QuotaBytes> NewLimits(const QuotaRequest& request, const meta::QuotaBytes& before) {
+  const meta::QuotaBytes limit{.logical = request.logical_bytes.value_or(before.logical),
+                               .unique = request.unique_bytes.value_or(before.unique)};
+  if (limit.logical != meta::QuotaRecord::kNoLimit || limit.unique != meta::QuotaRecord::kNoLimit) return limit;
+  return InvalidArgument("no limit would be left: cairnfs quota off takes the quota off");
+}
+
 }  // namespace
 
 std::string_view NameOf(meta::QuotaRecord::State state) {
@@ -129,6 +136,7 @@ Status QuotaSettings::Set(const Context& context, const QuotaRequest& request, c
     return InvalidArgument("say how much it may be: --logical, --unique, or both");
   }
   for (const auto& limit : {request.logical_bytes, request.unique_bytes}) {
+    if (limit == meta::QuotaRecord::kNoLimit) continue;
     if (limit && (*limit == 0 || *limit > INT64_MAX)) return InvalidArgument("a quota has 1 to 2^63-1 bytes");
   }
   if (request.directory == kRootInode) {
@@ -149,13 +157,15 @@ Status QuotaSettings::ChangeLimits(const Context& context, const QuotaRequest& r
     return MakeError(ErrorCode::kBusy, "its quota is being taken off: run cairnfs quota off again, then set it");
   }
   if (record.state == State::kOn) CAIRNFS_RETURN_IF_ERROR(CheckLimits(request, known->used));
-  record.limit.logical = request.logical_bytes.value_or(record.limit.logical);
-  record.limit.unique = request.unique_bytes.value_or(record.limit.unique);
+  CAIRNFS_ASSIGN_OR_RETURN(record.limit, NewLimits(request, record.limit));
   CAIRNFS_RETURN_IF_ERROR(Put(context, request.directory, record, known->record_revision));
   return record.state == State::kGiving ? Give(context, request.directory, progress) : Status();
 }
 
 Status QuotaSettings::SetNew(const Context& context, const QuotaRequest& request, const Progress& progress) {
+  meta::QuotaRecord record;
+  record.state = State::kGiving;
+  CAIRNFS_ASSIGN_OR_RETURN(record.limit, NewLimits(request, record.limit));
   CAIRNFS_RETURN_IF_ERROR(CheckPlace(context, request.directory));
   const auto ask = [&progress](uint64_t inodes) -> Status {
     return progress(inodes) ? Status() : Status(MakeError(ErrorCode::kInterrupted, "the caller is gone"));
@@ -167,11 +177,7 @@ Status QuotaSettings::SetNew(const Context& context, const QuotaRequest& request
         "' below it has a name elsewhere too (a hard link), and a file counts for one quota: copy it, "
         "or remove the other name");
   }
-  meta::QuotaRecord record;
-  record.state = State::kGiving;
   CAIRNFS_RETURN_IF_ERROR(CheckLimits(request, found.used));
-  record.limit.logical = request.logical_bytes.value_or(meta::QuotaRecord::kNoLimit);
-  record.limit.unique = request.unique_bytes.value_or(meta::QuotaRecord::kNoLimit);
   CAIRNFS_RETURN_IF_ERROR(Put(context, request.directory, record, 0));
   if (at_.parts.cluster) static_cast<void>(context.Sleep(kNewsTime));
   // Another host may have set one above or below it at the same time: each sees the other's now.

@@ -15,7 +15,8 @@ std::string_view NameOf(meta::QuotaRecord::State state);  // "on", "being set", 
 
 struct QuotaRequest {
   InodeId directory;
-  std::optional<uint64_t> logical_bytes = {}, unique_bytes = {};  // limits; nullopt: stays as it is, or none
+  // Limits; nullopt: stays as it is, or none. QuotaRecord::kNoLimit takes one off.
+  std::optional<uint64_t> logical_bytes = {}, unique_bytes = {};
   bool may_be_below_use = false;
 };
 
@@ -40,9 +41,9 @@ class QuotaSettings {
   void Stop();
 
   // Sets a quota, or changes its limits; returns once all that lies below counts. kInvalidArgument, with a sentence:
-  // the root, no directory, in or above another quota, below what is used, a file below that has a name elsewhere.
-  // kNotDirectory, kNotFound. kBusy: it is being taken off, or changed on another host. kPermission: a mount that is
-  // read-only.
+  // the root, no directory, no limit is left, in or above another quota, below what is used, a file below that has a
+  // name elsewhere. kNotDirectory, kNotFound. kBusy: it is being taken off, or changed on another host. kPermission: a
+  // mount that is read-only.
   Status Set(const Context& context, const QuotaRequest& request, const Progress& progress);
   // kNotFound: it has none. May be called again after it has failed.
   Status TakeOff(const Context& context, InodeId directory, const Progress& progress);

@@ -113,6 +113,13 @@ def a_quota_bounds_what_is_written():
         mount.umount()
         mount = Mount(scratch)
         assert used(run)[0] == walk(run) == 16 * MIB, used(run)
+        # One of two limits is taken off, and the other stays.
+        call("quota", "set", run, "--unique", "1G")
+        told = json.loads(call("quota", "set", run, "--logical", "none", "--json").stdout)
+        assert told["unique_limit_bytes"] == 1 << 30 and "logical_limit_bytes" not in told, told
+        assert os.statvfs(run).f_blocks * os.statvfs(run).f_frsize == 1 << 30
+        assert "quota off" in call("quota", "set", run, "--unique", "none", expect=USAGE).stderr
+        assert write(run + "/past", os.urandom(8 * MIB))[1] == 0
         call("quota", "off", run)
         assert write(run + "/h", os.urandom(30 * MIB))[1] == 0
         assert "falls under no quota" in call("quota", "show", run, expect=FAILED).stderr
@@ -307,6 +314,9 @@ def wrong_input_is_told():
         assert "--logical SIZE" in refused("set", run)
         for size in ("0", "-1", "2X", "1MB", "", "9223372036854775808", "99999999999T", "x"):
             assert refused("set", run, "--logical", size), size
+        assert '"none" takes a limit off' in refused("set", run, "--unique", "0")
+        assert 'or "none"' in refused("set", run, "--unique", "no")
+        assert "quota off" in refused("set", run, "--logical", "none")
         assert "not a directory" in refused("set", run + "/file", "--logical", "1G")
         assert "there is no" in refused("set", run + "/none", "--logical", "1G")
         assert "root" in refused("set", mount.path, "--logical", "1G")

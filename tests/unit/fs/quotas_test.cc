@@ -278,6 +278,19 @@ TEST_F(QuotasTest, WrongInput) {
   EXPECT_EQ(set(below, 1000), ErrorCode::kInvalidArgument) << "one above has one";
 }
 
+TEST_F(QuotasTest, OneOfTwoLimitsIsTakenOff) {
+  constexpr uint64_t kNoLimit = meta::QuotaRecord::kNoLimit;
+  EXPECT_EQ(Set(kNoLimit).error().code, ErrorCode::kInvalidArgument) << "none would be left";
+  ASSERT_TRUE(Set(kSomeBytes, 2 * kSomeBytes).ok());
+  ASSERT_TRUE(Set(kNoLimit).ok());
+  const auto limit = [&] { return world_.fs->quotas().All({}).at(0).record.limit; };
+  EXPECT_EQ(limit(), (meta::QuotaBytes{kNoLimit, 2 * kSomeBytes}));
+  EXPECT_EQ(Set({}, kNoLimit).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(limit(), (meta::QuotaBytes{kNoLimit, 2 * kSomeBytes}));
+  ASSERT_TRUE(Set(kSomeBytes, kNoLimit).ok());
+  EXPECT_EQ(limit(), (meta::QuotaBytes{kSomeBytes, kNoLimit}));
+}
+
 // Without a quota nothing is read or written for one.
 TEST_F(QuotasTest, WithoutOneNothingIsKept) {
   Save("a", RandomText(1, kSomeBytes));
