@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "act_for_user.h"
 #include "daemon/exit_codes.h"
 #include "output.h"
@@ -22,14 +24,26 @@ void TellFate(const Fate& fate) {
   if (fate.goes && !fate.removed) TellLine(retention::FailedLine({fate.name, fate.reason}));
 }
 
+// In a directory without a policy only removals that were cut short are gone on with, and only its owner's: nobody has
+// said that root is to touch those of others.
+Status EndLeft(const RunDirectory& run, Report& end) {
+  const Status taken_up = TakeUpLeft(run.owner(), end.notes);
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<LeftOver> left, FindLeft(run.owner()));
+  const bool goes_on = std::any_of(left.begin(), left.end(), [](const LeftOver& one) {
+    return one.next == LeftOver::Next::kGoesOn || one.next == LeftOver::Next::kWaits;
+  });
+  end.has_policy = goes_on;  // or nobody would look again
+  end.stays_for_now = goes_on && taken_up.ok();
+  return taken_up;
+}
+
 Status Apply(const ApplyPolicyCommand& command, Report& end) {
   CAIRNFS_ASSIGN_OR_RETURN(const RunDirectory run,
                            RunDirectory::EnterBelow(command.mount_point, command.path, command.inode));
   if (run.owner() != command.owner) return MakeError(ErrorCode::kStale, "it has another owner by now");
   CAIRNFS_ASSIGN_OR_RETURN(const auto policy, run.ReadPolicy());
-  end.has_policy = policy.has_value();
-  if (!policy) return {};
-  const Status taken_up = TakeUpLeft(run.owner(), end.notes);
+  if (!policy) return EndLeft(run, end);
+  const Status taken_up = TakeUpLeft(LeftIn(run.owner()), end.notes);
   CAIRNFS_ASSIGN_OR_RETURN(Fates fates, JudgeAll(*policy, run.OnlyOf()));
   // A policy that is changed or taken away meanwhile does not go on.
   const auto is_wanted = [&] {

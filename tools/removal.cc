@@ -332,10 +332,8 @@ Result<std::vector<LeftOver>> FindLeft(std::optional<uid_t> only_of) {
   return left;
 }
 
-Status TakeUpLeft(uid_t owner, std::vector<std::string>& told) {
-  // In a run of root's, removals of anybody's may have been cut short.
-  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<LeftOver> left,
-                           FindLeft(owner == 0 ? std::nullopt : std::optional(owner)));
+Status TakeUpLeft(std::optional<uid_t> only_of, std::vector<std::string>& told) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::vector<LeftOver> left, FindLeft(only_of));
   Status first;
   for (const LeftOver& one : left) {
     Status taken = TakeUp(one, told);

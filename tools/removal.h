@@ -70,8 +70,10 @@ struct LeftOver {
 };
 // `only_of`: what another user owns is only told.
 Result<std::vector<LeftOver>> FindLeft(std::optional<uid_t> only_of);
-// Goes on with what belongs to the owner of the run: what others have marked is none of its checkpoints. `told`: a
-// sentence for each. The first error, after all were tried.
-Status TakeUpLeft(uid_t owner, std::vector<std::string>& told);
+// Whose of those are gone on with in a run of this owner that has a policy, or for who asks for it: what others have
+// marked is none of its checkpoints; but in a run of root's, removals of anybody's may have been cut short.
+inline std::optional<uid_t> LeftIn(uid_t owner) { return owner == 0 ? std::nullopt : std::optional(owner); }
+// Goes on with them. `told`: a sentence for each. The first error, after all were tried.
+Status TakeUpLeft(std::optional<uid_t> only_of, std::vector<std::string>& told);
 
 }  // namespace cairnfs::tools

@@ -126,7 +126,7 @@ int TellFates(const RetainCommand& command, const RunDirectory& run, const Polic
 
 int Apply(const RetainCommand& command, const RunDirectory& run, const Policy& policy, std::optional<uid_t> only_of) {
   std::vector<std::string> taken_up;
-  Status removed = command.now ? TakeUpLeft(run.owner(), taken_up) : Status();
+  Status removed = command.now ? TakeUpLeft(LeftIn(run.owner()), taken_up) : Status();
   auto report = JudgeAll(policy, only_of);
   if (!report.ok()) return Fail(report.error());
   report->notes.insert(report->notes.begin(), taken_up.begin(), taken_up.end());

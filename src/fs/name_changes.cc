@@ -55,7 +55,18 @@ Result<meta::RenameResult> NameChanges::RenameGoing(const Context& context, meta
     return goes ? at_.keeping.CheckMayGo(context, moved) : Status();
   };
   params.commit.reset();
+  params.wants_look = goes && !comes && LacksPolicy(context, params.to_parent);
   return at_.parts.names.Rename(context, params);
+}
+
+// Nobody would find what a removal that is cut short leaves there. Where the directory is being removed itself, who
+// goes on with that finds it.
+bool NameChanges::LacksPolicy(const Context& context, InodeId directory) {
+  if (directory == kRootInode) return false;  // it is no run
+  for (const char* attribute : {CAIRNFS_XATTR_RETAIN, CAIRNFS_XATTR_REMOVING}) {
+    if (at_.parts.names.GetXattr(context, directory, attribute).ok()) return false;
+  }
+  return true;
 }
 
 Result<meta::RenameResult> NameChanges::Commit(const Context& context, const meta::RenameParams& params) {

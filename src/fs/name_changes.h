@@ -43,6 +43,7 @@ class NameChanges {
 
  private:
   Result<meta::RenameResult> RenameGoing(const Context& context, meta::RenameParams params);
+  bool LacksPolicy(const Context& context, InodeId directory);
   Error TookTooLong() const;  // the sync point; what it waits for
   struct Sealing {
     meta::RenameParams params;  // with `expected_from`: the directory

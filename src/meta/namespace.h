@@ -157,7 +157,8 @@ struct RenameParams {
   std::optional<CommitRecord> commit = {};
   std::optional<TrashParams> trash = {};  // for what it replaces
   std::function<bool(InodeId directory)> was_written_below = {};
-  bool wants_seal = false;             // what it moves is to be sealed, for fs
+  bool wants_look = false;  // PolicyKey of the second parent is put also where that has no policy, of a directory
+  bool wants_seal = false;  // what it moves is to be sealed, for fs
   std::optional<uint64_t> seals = {};  // the directory that it moves, which has this mark (MarkSealing)
   // Asked about what the first name leads to. Nothing that it reads of that inode's attributes changes before the
   // rename is made; an error refuses the rename.

@@ -26,7 +26,8 @@ struct AppliedRecord {
 
 // Exists for each directory that has a policy. It is put anew by whatever may let one of its checkpoints go: a commit
 // right in it, a changed policy, a metric, a pin or hold that is taken away. So its revision tells whether there is
-// something to do. It may be left without a policy, where one was removed while another host committed.
+// something to do. Without a policy it says that a removal has begun in the directory, and may be cut short; or it is
+// left, where one was removed while another host committed.
 std::string PolicyKey(InodeId directory);
 std::string PoliciesPrefix();  // of AppliedKey, too
 std::string PolicyKeyValue();  // the same for each

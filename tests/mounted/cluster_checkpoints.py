@@ -220,6 +220,13 @@ def policies_are_applied_by_one_host(world):
         assert os.getxattr(committer.path(f"{folder}/step-1"), "user.cairnfs.open_files") == b"1"
     wait_for(3)
     assert applier_of(committer, folder) == applier.name
+    # Where there is no policy, what another host's `retain --now` has left when it was killed goes too.
+    going = committer.path("bare/.cairnfs-going-abcdefghijklmnop")
+    os.makedirs(committer.path("bare/step-1"))
+    os.rename(committer.path("bare/step-1"), going)
+    os.setxattr(going, "user.cairnfs.removing", os.path.basename(going).encode())
+    wait_until(lambda: os.listdir(reader.path("bare")) == [], what="the removal is gone on with")
+    os.rmdir(reader.path("bare"))
     remount = ["mount", applier.mount_point, "--config", applier.config, "-o"]
     applier.cairnfs(*remount, "remount,ro")
     try:

@@ -109,6 +109,28 @@ def removals_that_were_cut_short_are_taken_up():
         mount.umount()
 
 
+def removals_without_a_policy_are_taken_up():
+    """As `retain --now` leaves them when it is killed, and the daemon with it."""
+    with Scratch() as scratch:
+        mount = Mount(scratch)
+        run = make_owned_run(mount, "run", 2)
+        going = f"{run}/.cairnfs-going-abcdefghijklmnop"
+        os.rename(run + "/step-1", going)
+        os.setxattr(going, "user.cairnfs.removing", os.path.basename(going).encode())
+        # Of another owner: nobody has said that root is to touch it.
+        foreign = f"{run}/.cairnfs-going-ponmlkjihgfedcba"
+        os.mkdir(run + "/step-0")
+        os.rename(run + "/step-0", foreign)
+        os.setxattr(foreign, "user.cairnfs.removing", os.path.basename(foreign).encode())
+        call("wait", mount.path)
+        mount.kill()
+        mount = Mount(scratch)
+        wait_until(lambda: not os.path.exists(going), what="it is removed")
+        assert sorted(os.listdir(run)) == [os.path.basename(foreign), "step-2"], os.listdir(run)
+        assert call("retain", run, "--show", expect=8).stdout == ""
+        mount.umount()
+
+
 def left_of(run, step):
     """Every path below a directory."""
     return sorted(os.path.relpath(os.path.join(directory, name), f"{run}/{step}")
@@ -298,5 +320,6 @@ def a_policy_costs_others_little():
 
 if __name__ == "__main__":
     sys.exit(run_cases([policies_are_applied_by_themselves, removals_that_were_cut_short_are_taken_up,
-                        what_stays_inside_stays, a_kill_loses_nothing_that_stays_inside,
-                        what_was_abandoned_goes, a_policy_costs_others_little]))
+                        removals_without_a_policy_are_taken_up, what_stays_inside_stays,
+                        a_kill_loses_nothing_that_stays_inside, what_was_abandoned_goes,
+                        a_policy_costs_others_little]))

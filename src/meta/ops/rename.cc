@@ -31,7 +31,7 @@ struct Plan {
   // Directories that get a record of this commit, with the revision of the one that they have.
   std::vector<std::pair<InodeId, uint64_t>> committed;
   bool names_unnamed = false;    // it was made without a name, and gets its first one
-  std::vector<InodeId> touched;  // directories that have a policy, and get a checkpoint by this
+  std::vector<InodeId> touched;  // directories whose policy has something to do by this
   bool unchanged = false;
   uint64_t seals_revision = 0;
   std::optional<TrashRecord> removed;  // of what it replaces, which goes to the trash
@@ -107,8 +107,9 @@ Status PlanCommits(const Context& context, kv::KvStore& store, const RenameParam
   return {};
 }
 
-// Which directories get one that their policy is about.
+// Which directories get one that whoever applies policies is to look at.
 Status PlanPolicies(const Context& context, kv::KvStore& store, const RenameParams& params, Plan& plan) {
+  if (params.wants_look && IsDirectory(plan.from)) plan.touched.push_back(params.to_parent);
   if (!params.commit) return {};
   std::vector<InodeId> into;
   if (IsDirectory(plan.from)) into.push_back(params.to_parent);

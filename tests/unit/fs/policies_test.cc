@@ -5,6 +5,7 @@
 #include "cluster_fixture.h"
 #include "fixture.h"
 #include "meta/policy_records.h"
+#include "retention/values.h"
 
 namespace cairnfs::fs {
 namespace {
@@ -212,6 +213,36 @@ TEST(PoliciesTest, KeysWithoutAPolicyGo) {
   const auto key = world.kv->Get({}, meta::PolicyKey(run));
   ASSERT_TRUE(key.ok());
   EXPECT_FALSE(*key);
+}
+
+// What a command without a policy leaves when it is killed has to be found without a walk.
+TEST(PoliciesTest, ARemovalInADirectoryWithoutAPolicyIsLookedAfter) {
+  FakeRunner runner;
+  World world;
+  const InodeId run = MakeDirectoryIn(*world.fs, kRootInode, "run");
+  const auto move = [&](InodeId parent, const std::string& from, const std::string& to) {
+    meta::RenameParams params{parent, from, parent, to};
+    return World::Await<void>([&](Done<void> done) { world.fs->names().Rename(params, {}, std::move(done)); });
+  };
+  const std::string going = retention::GoingName("abcdefghijklmnop", "step-1");
+  CommitIn(*world.fs, run, "step-1");
+  MakeDirectoryIn(*world.fs, kRootInode, "step-1");
+  runner.StartOn(*world.fs);
+  ASSERT_TRUE(move(kRootInode, "step-1", going).ok());
+  EXPECT_TRUE(runner.IsQuiet()) << "the root is no run";
+  ASSERT_TRUE(move(run, "step-1", going).ok());
+  ASSERT_TRUE(runner.Await(1));
+  EXPECT_EQ(runner.jobs[0].directory, run);
+  // It is done, and comes back; then there is no policy, and nothing to look after.
+  retention::Report none;
+  none.has_policy = false;
+  runner.Answer(none);
+  ASSERT_TRUE(move(run, going, "step-1").ok());
+  EXPECT_TRUE(runner.IsQuiet());
+  ASSERT_TRUE(move(run, "step-1", going).ok());
+  ASSERT_TRUE(runner.Await(2));
+  EXPECT_TRUE(runner.IsQuiet());
+  EXPECT_FALSE(*world.kv->Get({}, meta::PolicyKey(run)));
 }
 
 class ClusterPoliciesTest : public ClusterTest {
