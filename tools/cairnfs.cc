@@ -242,6 +242,7 @@ void AddTrash(CLI::App& app, TrashCommand& command, int& exit_code) {
   restore->add_option("TO", command.to, "its new path (default: where it lay)")->check(NotEmpty());
   restore->add_option("--mount", command.target.path, "the mount point, where there are several and no TO")
       ->check(NotEmpty());
+  restore->add_flag("--tree", command.tree, "also what lay below it, as far as the trash has it");
   restore->callback([&] { exit_code = RunTrashRestore(command); });
   auto* empty = trash->add_subcommand("empty", "remove all of it for good, or one entry");
   AddTarget(*empty, command.target);

@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "base/printable.h"
 #include "base/types.h"
@@ -20,6 +22,8 @@
 #include "daemon/size_text.h"
 #include "json_text.h"
 #include "output.h"
+#include "progress.h"
+#include "trash_tree.h"
 
 namespace cairnfs::tools {
 namespace {
@@ -113,6 +117,78 @@ int FailAbout(const Error& error) {
   return error.code == ErrorCode::kNotFound ? CAIRNFS_EXIT_NONE : code;
 }
 
+struct NotRestored {
+  uint64_t id = 0;
+  std::string path;
+  Error why;
+};
+struct TreeRestored {
+  uint64_t count = 0;  // the directory included
+  std::vector<NotRestored> failed;
+};
+
+// Its path from the mount point on. kNotFound: the trash has no such entry.
+Result<std::string> RestoreOne(LocatedDaemon& daemon, const control::TrashRestoreRequest& request) {
+  const auto restored = daemon.client.TrashRestore(request);
+  if (!restored.ok()) return restored.error().WithContext("not restored");
+  return (stdfs::path(daemon.location.mount_point) / restored->path()).string();
+}
+
+// The rest is tried where one fails, and each failure is told at the end.
+TreeRestored RestoreBelow(LocatedDaemon& daemon, const TrashTree& tree, bool shows_progress) {
+  TreeRestored done;
+  ProgressLine line(shows_progress);
+  for (const control::TrashEntry& entry : tree.below) {
+    control::TrashRestoreRequest request;
+    request.set_id(entry.id());
+    const auto restored = RestoreOne(daemon, request);
+    if (!restored.ok()) done.failed.push_back({entry.id(), entry.path(), restored.error()});
+    done.count += restored.ok() ? 1 : 0;
+    line.Show(fmt::format("restored: {} of {}", done.count, tree.below.size()));
+  }
+  return done;
+}
+
+// Where the directory has its name back already, by a call that was cut short, this goes on with what lay below.
+int RestoreTree(const TrashCommand& command, Restoring& restoring) {
+  std::vector<control::TrashEntry> entries;
+  const Status listed =
+      restoring.daemon.client.TrashList([&](const control::TrashEntry& entry) { entries.push_back(entry); });
+  if (!listed.ok()) return Fail(listed.error());
+  const uint64_t id = restoring.request.id();
+  const TrashTree tree = TreeBelow(entries, id);
+  const bool is_entry =
+      std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.id() == id; });
+  std::string path;
+  if (is_entry || tree.below.empty()) {
+    const auto top = RestoreOne(restoring.daemon, restoring.request);
+    if (!top.ok()) return FailAbout(top.error());
+    path = command.to.empty() ? *top : WithoutSlashes(Absolute(command.to));
+  }
+  TreeRestored done = RestoreBelow(restoring.daemon, tree, !command.json);
+  done.count += path.empty() ? 0 : 1;
+  for (const NotRestored& one : done.failed) {
+    fmt::print(stderr, "cairnfs: {} ({}): {}\n", one.id, Printable(one.path), Printable(one.why.message));
+  }
+  if (tree.replaced > 0) {
+    fmt::print(stderr, "cairnfs: {} of the same names, removed earlier, stay in the trash\n", tree.replaced);
+  }
+  if (command.json) {
+    ordered_json json{{"restored", done.failed.empty()}, {"id", id}, {"path", path}, {"restored_count", done.count}};
+    json["failed"] = ordered_json::array();
+    for (const NotRestored& one : done.failed) {
+      json["failed"].push_back({{"id", one.id}, {"path", one.path}, {"error", one.why.message}});
+    }
+    Print(JsonText(json));
+  } else {
+    const std::string where = path.empty() ? "below a directory that was restored before" : Printable(path);
+    Print(fmt::format("restored: {} ({} {})\n", where, done.count, done.count == 1 ? "entry" : "entries"));
+  }
+  if (done.failed.empty()) return daemon::kExitDone;
+  const Error& first = done.failed.front().why;
+  return first.code == ErrorCode::kNotFound ? CAIRNFS_EXIT_NONE : daemon::ExitCodeOf(first);
+}
+
 }  // namespace
 
 int RunTrashList(const TrashCommand& command) {
@@ -141,11 +217,10 @@ int RunTrashList(const TrashCommand& command) {
 int RunTrashRestore(const TrashCommand& command) {
   auto restoring = RestoringFor(command);
   if (!restoring.ok()) return Fail(restoring.error());
-  LocatedDaemon& daemon = restoring->daemon;
-  const auto restored = daemon.client.TrashRestore(restoring->request);
-  if (!restored.ok()) return FailAbout(restored.error().WithContext("not restored"));
-  const std::string path = command.to.empty() ? (stdfs::path(daemon.location.mount_point) / restored->path()).string()
-                                              : WithoutSlashes(Absolute(command.to));
+  if (command.tree) return RestoreTree(command, *restoring);
+  const auto restored = RestoreOne(restoring->daemon, restoring->request);
+  if (!restored.ok()) return FailAbout(restored.error());
+  const std::string path = command.to.empty() ? *restored : WithoutSlashes(Absolute(command.to));
   if (command.json) {
     Print(JsonText({{"restored", true}, {"id", restoring->request.id()}, {"path", path}}));
   } else {

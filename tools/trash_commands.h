@@ -9,8 +9,9 @@ namespace cairnfs::tools {
 
 struct TrashCommand {
   Target target;
-  std::string id;  // of an entry; empty, where that may be: all
-  std::string to;  // of a restore: the new path; empty: where it lay
+  std::string id;     // of an entry; empty, where that may be: all
+  std::string to;     // of a restore: the new path; empty: where it lay
+  bool tree = false;  // of a restore: also what lay below it
   bool json = false;
 };
 

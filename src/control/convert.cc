@@ -142,6 +142,7 @@ static const char* TypeName(uint32_t type) {
 void ToMessage(const fs::TrashItem& item, TrashEntry& message) {
   const meta::TrashRecord& record = item.entry.record;
   message.set_id(item.entry.parts.inode.value);
+  message.set_parent(record.parent.value);
   message.set_path(item.path);
   message.set_type(TypeName(record.type));
   message.set_owner(record.owner);

@@ -25,8 +25,11 @@ Error AboutPlace(const Error& why, const TrashItem& item, bool is_own_place) {
   } else if (why.code == ErrorCode::kAlreadyExists) {
     error.message = "its place is taken by now; give it another name" + instead;
   } else if (why.code == ErrorCode::kNotFound && is_own_place) {
-    error.message = "the directory it lay in (inode " + std::to_string(item.entry.record.parent.value) +
-                    ") is removed; restore that first, if the trash has it, or give another place" + instead;
+    error.message =
+        "the directory it lay in (inode " + std::to_string(item.entry.record.parent.value) +
+        ") is removed; restore that first, if the trash has it (with --tree all that lay in it comes back), "
+        "or give another place" +
+        instead;
   }
   return error.WithContext("'" + item.path + "'");
 }

@@ -6,6 +6,7 @@ tests/support/cluster_world.py.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -54,6 +55,24 @@ def what_one_host_removed_another_restores(world):
                            capture_output=True, text=True, timeout=60, check=False)
     assert taken.returncode == 1 and "the place that it was to get is taken" in taken.stderr, taken
     assert trash(two, "empty")["entries"] == 1
+
+
+def a_tree_comes_back_on_another_host(world):
+    one, two, three = world.hosts
+    os.makedirs(one.path("tree", "below", "deep"))
+    paths = [("tree", "a"), ("tree", "below", "b"), ("tree", "below", "deep", "c")]
+    for host, path in zip(world.hosts, paths):
+        write(host.path(*path), host.name.encode())
+    number = os.stat(one.path("tree")).st_ino
+    shutil.rmtree(two.path("tree", "below"))
+    shutil.rmtree(one.path("tree"))
+    done = trash(three, "restore", str(number), "--tree")
+    assert done["restored"] and done["restored_count"] == 6 and done["failed"] == [], done
+    for reader in world.hosts:
+        for host, path in zip(world.hosts, paths):
+            assert read(reader.path(*path)) == host.name.encode(), (reader.name, path)
+    shutil.rmtree(one.path("tree"))
+    assert trash(two, "empty")["entries"] == 6
 
 
 def commit(host, name, files):
@@ -115,8 +134,8 @@ def it_goes_before_a_close_lacks_room(world):
     os.unlink(one.path("big"))
 
 
-CASES = (what_one_host_removed_another_restores, a_host_that_dies_while_it_empties_leaves_the_rest,
-         it_goes_before_a_close_lacks_room)
+CASES = (what_one_host_removed_another_restores, a_tree_comes_back_on_another_host,
+         a_host_that_dies_while_it_empties_leaves_the_rest, it_goes_before_a_close_lacks_room)
 
 
 def main():
