@@ -220,7 +220,7 @@ ClusterStore::~ClusterStore() {
   if (names_host_ != nullptr) names_host_->Stop();
 }
 
-Status ClusterStore::Housekeep(const Context& context, bool compacts) {
+Status ClusterStore::Housekeep(const Context& context, kvnet::Compacts compacts) {
   auto* etcd = dynamic_cast<kvnet::EtcdStore*>(remote_.get());
   return etcd == nullptr ? Status() : etcd->Housekeep(context, compacts);
 }

@@ -52,7 +52,7 @@ class ClusterStore {
   // What each of the three tells of itself, of those that answer within a second or so. Nothing where there are none.
   std::vector<kv::NamesHost::Description> DescribeHosts(const Context& context) const;
   // As EtcdStore::Housekeep; nothing for a store that is no etcd.
-  Status Housekeep(const Context& context, bool compacts);
+  Status Housekeep(const Context& context, kvnet::Compacts compacts);
   // As EtcdStore::FindOverlap; nullopt for a store that is no etcd.
   Result<std::optional<std::string>> FindOverlap(std::string_view header);
 

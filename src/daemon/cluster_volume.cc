@@ -268,8 +268,8 @@ Status ClusterVolume::StartServing() {
       [this] {
         return UsagePublisher::Sample{OwnUsage(), chunks_->ClusterStats().repair_bytes_total};
       },
-      [this](const Context& context, bool is_first) {
-        if (auto compacted = cluster_store_->Housekeep(context, is_first); !compacted.ok()) {
+      [this](const Context& context, kvnet::Compacts compacts) {
+        if (auto compacted = cluster_store_->Housekeep(context, compacts); !compacted.ok()) {
           spdlog::warn("cannot compact the history of the metadata: {}", compacted.error().message);
         }
       });

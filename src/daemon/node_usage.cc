@@ -103,7 +103,8 @@ void UsagePublisher::Run(const Context& context) {
       published = time;
     }
     const cluster::NodeInfo* first = view->FirstUp();
-    housekeep_(context, first != nullptr && first->id == membership_.self());
+    const bool is_first = first != nullptr && first->id == membership_.self();
+    housekeep_(context, is_first ? kvnet::Compacts::kYes : kvnet::Compacts::kNo);
     static_cast<void>(context.Sleep(kSampleInterval));
   }
 }

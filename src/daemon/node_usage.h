@@ -11,6 +11,7 @@
 #include "cluster/membership.h"
 #include "control.pb.h"
 #include "kv/store.h"
+#include "kvnet/etcd_store.h"
 
 namespace cairnfs::daemon {
 
@@ -31,8 +32,8 @@ class UsagePublisher {
     NodeUsage usage;                  // without the rates
     uint64_t repair_bytes_total = 0;  // from which they are made
   };
-  // Called on the same thread every two seconds; `is_first`: on only one of all nodes.
-  using Housekeep = std::function<void(const Context& context, bool is_first)>;
+  // Called on the same thread every two seconds. One of all nodes compacts.
+  using Housekeep = std::function<void(const Context& context, kvnet::Compacts compacts)>;
   // The parameters outlive it.
   UsagePublisher(kv::KvStore& store, cluster::Membership& membership, std::function<Sample()> sample,
                  Housekeep housekeep);

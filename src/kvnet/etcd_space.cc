@@ -173,9 +173,9 @@ void EtcdStoreImpl::WaitToRemove(const Context& context, const kv::Transaction& 
   }
 }
 
-Status EtcdStoreImpl::Housekeep(const Context& context, bool compacts) {
+Status EtcdStoreImpl::Housekeep(const Context& context, Compacts compacts) {
   if (room_.IsLookDue()) Look(context);
-  if (!compacts) return {};
+  if (compacts == Compacts::kNo) return {};
   const Status compacted = CompactWhereDue(context);
   // What etcd freed counts as free once it has written a few times since, and while all names are refused nobody else
   // may write. A lease is no revision, and ends by itself.

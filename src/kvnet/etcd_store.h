@@ -23,15 +23,18 @@ struct EtcdOptions {
   RemoteOptions remote;
 };
 
+// Whether this host is the one that compacts the history, too.
+enum class Compacts { kNo, kYes };
+
 class EtcdStore : public kv::SharedKvStore {
  public:
   // Connects when it is used. kInvalidArgument: an endpoint or the prefix is none.
   static Result<std::unique_ptr<EtcdStore>> Create(const EtcdOptions& options);
 
   // To be called every second or two, by one thread: looks how much room the members have, where that is due. One host
-  // also `compacts`: every five minutes but for the last 100,000 revisions, and while much of the quota is in use
-  // sooner and nearly all. It waits for that for some seconds.
-  virtual Status Housekeep(const Context& context, bool compacts) = 0;
+  // compacts: every five minutes but for the last 100,000 revisions, and while much of the quota is in use sooner and
+  // nearly all. It waits for that for some seconds.
+  virtual Status Housekeep(const Context& context, Compacts compacts) = 0;
 
   // Has etcd forget all but the last `revisions_kept` revisions. Watches that are further behind are lost.
   virtual Status CompactHistory(const Context& context, uint64_t revisions_kept) = 0;

@@ -71,7 +71,7 @@ class EtcdStoreImpl final : public EtcdStore, private kv::SlotTransport {
   Result<std::unique_ptr<kv::KvWatch>> Watch(const Context& context, std::string_view begin, std::string_view end,
                                              uint64_t after_revision, kv::WatchCallbacks callbacks) override;
   std::optional<uint64_t> RoomForNames() const override;
-  Status Housekeep(const Context& context, bool compacts) override;
+  Status Housekeep(const Context& context, Compacts compacts) override;
   Status CompactHistory(const Context& context, uint64_t revisions_kept) override;
   Result<std::optional<std::string>> FindOverlap(const Context& context, std::string_view header) override;
 

@@ -29,7 +29,7 @@ class SmallEtcd : public ::testing::Test {
     auto store = StoreIn(etcd_.Addresses());
     EXPECT_EQ(store->RoomForNames(), std::nullopt);
     EXPECT_TRUE(Eventually([&] {
-      MustSucceed(store->Housekeep({}, /*compacts=*/false));
+      MustSucceed(store->Housekeep({}, Compacts::kNo));
       return store->RoomForNames() && *store->RoomForNames() <= kSmall / 16;
     }));
     EXPECT_GT(*store->RoomForNames(), kSmall / 32);
@@ -78,7 +78,7 @@ TEST_F(SmallEtcd, IsFullForUsersThenForRootAndRemovalsGoOn) {
   Must(store->Commit({}, locked));
 
   const std::jthread housekeeper([&](const std::stop_token& stop) {
-    do MustSucceed(store->Housekeep({}, /*compacts=*/true));
+    do MustSucceed(store->Housekeep({}, Compacts::kYes));
     while (Context(stop).Sleep(milliseconds(100)));
   });
   for (int i = 0; i < of_user; ++i) Must(store->Commit({}, Transaction().Delete("user/" + std::to_string(i))));
@@ -122,7 +122,7 @@ class StatusOnly final : public etcdserverpb::Maintenance::Service {
   }
   std::optional<uint64_t> Room() {
     Eventually([&] {
-      MustSucceed(store_->Housekeep({}, /*compacts=*/false));
+      MustSucceed(store_->Housekeep({}, Compacts::kNo));
       return store_->RoomForNames().has_value();
     });
     return store_->RoomForNames();
