@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "fs/paths.h"
 #include "fs/services.h"
@@ -89,18 +90,20 @@ void AddPaths(const Services& at, const PlacesToCome& to_come, const Context& co
     return;
   }
   std::set<InodeId> inodes;
+  std::vector<const PlaceToCome*> places;  // of each file; null: it has its name
   for (const UnsavedFile& file : unsaved.files) {
     const auto place = to_come.find(file.inode);
-    inodes.insert(place == to_come.end() ? file.inode : place->second.directory);
+    places.push_back(place == to_come.end() ? nullptr : &place->second);
+    inodes.insert(places.back() == nullptr ? file.inode : places.back()->directory);
   }
   std::map<InodeId, std::string> paths;
   static_cast<void>(FindPaths(context, at.parts.kv, names, inodes, paths));  // late: those that it found
-  for (UnsavedFile& file : unsaved.files) {
-    const auto place = to_come.find(file.inode);
-    const bool is_to_come = place != to_come.end();
-    if (is_to_come && place->second.directory == kRootInode) continue;  // it has its path
-    const auto path = paths.find(is_to_come ? place->second.directory : file.inode);
-    if (path != paths.end()) file.path = is_to_come ? path->second + "/" + place->second.name : path->second;
+  for (size_t i = 0; i < places.size(); ++i) {
+    UnsavedFile& file = unsaved.files[i];
+    const PlaceToCome* place = places[i];
+    if (place != nullptr && place->directory == kRootInode) continue;  // it has its path
+    const auto path = paths.find(place == nullptr ? file.inode : place->directory);
+    if (path != paths.end()) file.path = place == nullptr ? path->second : path->second + "/" + place->name;
   }
 }
 
