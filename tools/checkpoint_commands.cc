@@ -66,10 +66,12 @@ void SkipUncommitted(const LatestCommand& command, std::vector<Checkpoint>& chec
 }
 
 // Why a script could not open what would be printed; nullopt: it can.
-std::optional<std::string> WhyNotPrinted(const Checkpoint& checkpoint, bool json) {
+enum class PrintedAs { kLine, kJson };
+std::optional<std::string> WhyNotPrinted(const Checkpoint& checkpoint, PrintedAs form) {
   const std::string& name = checkpoint.name;
-  if (!json && name.find('\n') != std::string::npos) return "its name has a newline, and is no line (--json tells it)";
-  if (json && nlohmann::json::parse(JsonText(name)) != name) {
+  if (form == PrintedAs::kLine && name.find('\n') != std::string::npos)
+    return "its name has a newline, and is no line (--json tells it)";
+  if (form == PrintedAs::kJson && nlohmann::json::parse(JsonText(name)) != name) {
     return "its name is no UTF-8, and JSON cannot tell it (without --json it is printed)";
   }
   return std::nullopt;
@@ -123,7 +125,7 @@ int RunLatest(const LatestCommand& command) {
   SkipUncommitted(command, checkpoints);
   for (size_t i = 0; i < checkpoints.size(); ++i) {
     const Checkpoint& checkpoint = checkpoints[i];
-    auto why = WhyNotPrinted(checkpoint, command.json);
+    auto why = WhyNotPrinted(checkpoint, command.json ? PrintedAs::kJson : PrintedAs::kLine);
     if (!why) why = WhyNotWhole(checkpoint.path, command.verify ? Depth::kAllBytes : Depth::kFormats);
     if (why) {
       TellSkipped(fmt::format("{}: {}", checkpoint.path, *why));
