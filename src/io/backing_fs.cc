@@ -121,7 +121,7 @@ class Tmpfs final : public BackingFs {
 
   Result<std::unique_ptr<BackingFile>> MakeFile() override {
     std::string name = std::to_string(made_.fetch_add(1));
-    const Descriptor made(openat(directory_.get(), name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0400));
+    const Descriptor made(openat(directory_.get(), name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     if (!made) return FailureOf(errno, "make a file");
     Descriptor reading(openat(read_only_.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!reading) {

@@ -126,7 +126,7 @@ BufferRef BufferPool::Take(size_t keep_count) {
 BufferRef BufferPool::WaitAndTake(size_t keep_count, Waiters BufferPool::*waiters, const GiveUp& gives_up) {
   MutexLock lock(mutex_);
   if (closed_) return {};
-  if (free_.empty() && !untouched_.empty() && untouched_.size() <= count_ - first_touched_count_) {
+  if (free_.empty() && !untouched_.empty() && count_ - lent_count() - untouched_.size() >= first_touched_count_) {
     (this->*waiters).count++;
     (this->*waiters).freed.WaitFor(mutex_, kTouchPatience);
     (this->*waiters).count--;
@@ -199,6 +199,53 @@ void BufferPool::Release(uint32_t index) {
   WakeWaiters();
 }
 
+// Buffers without memory first, and of the others those that were free for longest.
+std::optional<MemoryLoan> BufferPool::Borrow(uint64_t bytes) {
+  if (bytes > lendable_bytes()) return std::nullopt;
+  const uint64_t count = (bytes + kBufferBytes - 1) / kBufferBytes;
+  std::vector<uint32_t> lent;
+  size_t without_memory = 0;
+  {
+    MutexLock lock(mutex_);
+    const size_t keep_count = reserved_count_ + touched_count() / 8;
+    if (closed_ || count > count_ / 2 - lent_count() || free_count() < keep_count + count) return std::nullopt;
+    if (untouched_.size() + free_.size() < count) return std::nullopt;  // the others are being touched
+    for (std::vector<uint32_t>* from : {&untouched_, &free_}) {
+      const auto taken = static_cast<ptrdiff_t>(std::min<size_t>(count - lent.size(), from->size()));
+      lent.insert(lent.end(), from->begin(), from->begin() + taken);
+      from->erase(from->begin(), from->begin() + taken);
+      if (from == &untouched_) without_memory = lent.size();
+    }
+    free_count_.fetch_sub(count, std::memory_order_relaxed);
+    lent_count_.fetch_add(count, std::memory_order_relaxed);
+    NoteTouched();
+  }
+  for (size_t i = without_memory; i < lent.size(); i++) {
+    // The system has all of a huge page once the buffers that share it are lent, or when it needs memory.
+    (void)madvise(base_ + size_t{lent[i]} * kBufferBytes, kBufferBytes, MADV_DONTNEED);
+  }
+  return MemoryLoan(this, std::move(lent));
+}
+
+void BufferPool::TakeBack(const std::vector<uint32_t>& lent) {
+  MutexLock lock(mutex_);
+  // To be used after all others.
+  untouched_.insert(untouched_.begin(), lent.begin(), lent.end());
+  free_count_.fetch_add(lent.size(), std::memory_order_relaxed);
+  lent_count_.fetch_sub(lent.size(), std::memory_order_relaxed);
+  NoteTouched();
+  if (WantsTouching()) touch_wanted_.NotifyOne();
+  ordinary_.freed.NotifyAll();
+  reserved_.freed.NotifyAll();
+  WakeWaiters();
+}
+
+MemoryLoan::~MemoryLoan() {
+  if (pool_ != nullptr && !lent_.empty()) pool_->TakeBack(lent_);
+}
+
+size_t MemoryLoan::bytes() const { return lent_.size() * BufferPool::kBufferBytes; }
+
 void BufferPool::Touch(std::byte* begin) {
 #if defined(MADV_POPULATE_WRITE)
   // Unlike a store, this reports memory that cannot be had (EFAULT, ENOMEM) instead of ending the process.
@@ -219,12 +266,12 @@ bool BufferPool::HasFreeLessThan(size_t divisor) const {
 
 bool BufferPool::WantsTouching() const {
   if (untouched_.empty()) return false;
-  const bool is_first = untouched_.size() > count_ - first_touched_count_;
+  const bool is_first = count_ - lent_count() - untouched_.size() < first_touched_count_;
   return is_first || ready_count() < touched_count() / 2;
 }
 
 void BufferPool::NoteTouched() {
-  const size_t touched = count_ - untouched_.size() - touching_count_;
+  const size_t touched = count_ - lent_count() - untouched_.size() - touching_count_;
   touched_count_.store(std::max(touched, first_touched_count_), std::memory_order_relaxed);
 }
 

@@ -7,6 +7,9 @@
 // A buffer takes memory once it is touched, and keeps it. A thread touches buffers as the pool is used, so that half of
 // those that have memory are free. A user that is quicker than this thread reuses warm buffers rather than meet new
 // pages.
+//
+// The pool is also the measure of what the daemon takes: who needs memory elsewhere borrows it, and the pool does
+// without those buffers meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -49,6 +52,28 @@ class BufferRef {
   uint32_t index_ = 0;
 };
 
+// Free buffers that the pool does without, and whose memory went back to the system. Goes back with the last of it;
+// must not outlive the pool. Not thread-safe.
+class MemoryLoan {
+ public:
+  MemoryLoan() = default;
+  MemoryLoan(MemoryLoan&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), lent_(std::exchange(other.lent_, {})) {}
+  MemoryLoan& operator=(MemoryLoan&& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(lent_, other.lent_);
+    return *this;
+  }
+  ~MemoryLoan();
+  size_t bytes() const;
+
+ private:
+  friend class BufferPool;
+  MemoryLoan(BufferPool* pool, std::vector<uint32_t> lent) : pool_(pool), lent_(std::move(lent)) {}
+  BufferPool* pool_ = nullptr;
+  std::vector<uint32_t> lent_;
+};
+
 // Bytes inside a buffer, kept alive by it. `owner` may be null for bytes that outlive every user (static zeros).
 struct Slice {
   BufferRef owner;
@@ -75,7 +100,7 @@ class BufferPool {
   // Maps the pool; kInvalidArgument when fewer than 2 * reserved_count buffers fit, kIo when memory cannot be had.
   // A thread of the pool touches the memory; buffers already touched are handed out first.
   static Result<std::unique_ptr<BufferPool>> Create(const Options& options);
-  ~BufferPool();  // REQUIRES: every BufferRef is gone
+  ~BufferPool();  // REQUIRES: every BufferRef and MemoryLoan is gone
 
   // Called now and then while an Acquire waits; true ends the wait. `without_release`: how long no waiting Acquire has
   // seen a buffer come free that it may take. All of them share that time, so a later one need not wait as long.
@@ -86,9 +111,15 @@ class BufferPool {
   BufferRef AcquireReserved();  // may take from the reserve; waits; null only after Close()
   void Close();                 // wakes all who wait
 
+  // Lends at least so many bytes, and never waits. nullopt: more than half of the pool would be lent, or it would be
+  // under pressure.
+  std::optional<MemoryLoan> Borrow(uint64_t bytes);
+  uint64_t lendable_bytes() const { return uint64_t{count_ / 2} * kBufferBytes; }
+
   size_t count() const { return count_; }
   size_t reserved_count() const { return reserved_count_; }
   size_t free_count() const { return free_count_.load(std::memory_order_relaxed); }
+  size_t lent_count() const { return lent_count_.load(std::memory_order_relaxed); }
   // Buffers that have memory. The first kFirstTouchedCount count from the start.
   size_t touched_count() const { return touched_count_.load(std::memory_order_relaxed); }
   // True when fewer than 1 / `divisor` of the buffers that have memory are free, beside the reserve.
@@ -103,6 +134,7 @@ class BufferPool {
 
  private:
   friend class BufferRef;
+  friend class MemoryLoan;
   BufferPool(std::byte* mapping, size_t mapped, size_t count, const Options& options);
   struct Waiters {
     CondVar freed;
@@ -118,9 +150,11 @@ class BufferPool {
   std::chrono::milliseconds WithoutRelease(Waiters BufferPool::*waiters) REQUIRES_LOCK(mutex_);
   void WakeWaiters() REQUIRES_LOCK(mutex_);
   void Release(uint32_t index) EXCLUDES_LOCK(mutex_);
+  void TakeBack(const std::vector<uint32_t>& lent) EXCLUDES_LOCK(mutex_);
   static void Touch(std::byte* begin);
   // How many of the buffers that have memory are free.
-  size_t ready_count() const { return touched_count() - std::min(touched_count(), count_ - free_count()); }
+  size_t ready_count() const { return touched_count() - std::min(touched_count(), used_count()); }
+  size_t used_count() const { return count_ - lent_count() - free_count(); }
   bool WantsTouching() const REQUIRES_LOCK(mutex_);
   void NoteTouched() REQUIRES_LOCK(mutex_);
   void TouchAhead(const std::stop_token& stop) EXCLUDES_LOCK(mutex_);
@@ -135,6 +169,7 @@ class BufferPool {
   std::vector<std::atomic<uint32_t>> references_;
   std::atomic<size_t> free_count_{0};     // changed under mutex_ only
   std::atomic<size_t> touched_count_{0};  // changed under mutex_ only
+  std::atomic<size_t> lent_count_{0};     // changed under mutex_ only
   Mutex mutex_;                           // a leaf: nothing else is locked under it
   Waiters ordinary_ GUARDED_BY(mutex_);
   Waiters reserved_ GUARDED_BY(mutex_);

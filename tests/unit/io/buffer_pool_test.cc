@@ -282,6 +282,85 @@ TEST(BufferPool, TouchesAllWhereThatIsAskedFor) {
   EXPECT_TRUE(Eventually([&] { return ResidentBytes() >= 256 * BufferPool::kBufferBytes; }));
 }
 
+TEST(BufferPool, LendsHalfAtMostAndNeverWhatItNeedsItself) {
+  auto pool = MakePool(64, 4);
+  EXPECT_FALSE(pool->Borrow(33 * BufferPool::kBufferBytes).has_value());
+  EXPECT_FALSE(pool->Borrow(UINT64_MAX).has_value());
+  auto first = pool->Borrow(20 * BufferPool::kBufferBytes - 1);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->bytes(), 20 * BufferPool::kBufferBytes);
+  EXPECT_EQ(pool->lent_count(), 20u);
+  EXPECT_EQ(pool->free_count(), 44u);
+  EXPECT_FALSE(pool->Borrow(13 * BufferPool::kBufferBytes).has_value());
+  {
+    auto second = pool->Borrow(12 * BufferPool::kBufferBytes);
+    ASSERT_TRUE(second.has_value());
+    std::vector<BufferRef> taken;
+    while (BufferRef buffer = pool->TryAcquire()) taken.push_back(std::move(buffer));
+    EXPECT_EQ(taken.size(), 28u);  // all but the reserve
+    second.reset();
+    EXPECT_TRUE(pool->TryAcquire());
+    EXPECT_FALSE(pool->Borrow(11 * BufferPool::kBufferBytes).has_value()) << "it would be under pressure";
+  }
+  MemoryLoan moved = *std::move(first);
+  moved = MemoryLoan();
+  EXPECT_EQ(pool->lent_count(), 0u);
+  EXPECT_EQ(pool->free_count(), 64u);
+}
+
+TEST(BufferPool, WhoWaitsGetsWhatALoanGivesBack) {
+  auto pool = MakePool(16, 1);
+  auto loan = pool->Borrow(8 * BufferPool::kBufferBytes);
+  ASSERT_TRUE(loan.has_value());
+  std::vector<BufferRef> taken;
+  while (BufferRef buffer = pool->TryAcquire()) taken.push_back(std::move(buffer));
+  std::atomic<int> got{0};
+  std::vector<std::thread> waiting;
+  for (int i = 0; i < 3; i++) {
+    waiting.emplace_back([&] {
+      const BufferRef buffer = pool->Acquire();
+      got++;
+      while (got < 3) Clock::SleepFor(1ms);
+    });
+  }
+  loan.reset();
+  for (std::thread& thread : waiting) thread.join();
+  EXPECT_EQ(got, 3);
+}
+
+// The memory that the mapping around `address` has, by /proc/self/smaps.
+size_t ResidentBytesAt(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool is_it = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2)
+      is_it = begin <= reinterpret_cast<uintptr_t>(address) && reinterpret_cast<uintptr_t>(address) < end;
+    if (is_it && line.starts_with("Rss:")) return std::stoul(line.substr(4)) * kKiB;
+  }
+  return 0;
+}
+
+TEST(BufferPool, WhatIsLentHasNoMemoryInThePool) {
+  auto pool = BufferPool::Create(
+      {.size_bytes_max = 64 * BufferPool::kBufferBytes + 100, .reserved_count = 1, .touches_all = true});
+  ASSERT_TRUE(pool.ok());
+  std::vector<BufferRef> all;
+  for (int i = 0; i < 63; i++) all.push_back((*pool)->Acquire());
+  for (const BufferRef& buffer : all) std::memset(buffer.headroom(), 7, BufferPool::kBufferBytes);
+  const void* inside = all.front().payload();
+  all.clear();
+  const size_t before = ResidentBytesAt(inside);
+  EXPECT_GE(before, 62 * BufferPool::kBufferBytes);
+  auto loan = (*pool)->Borrow(32 * BufferPool::kBufferBytes);
+  ASSERT_TRUE(loan.has_value());
+  EXPECT_LE(ResidentBytesAt(inside), before - 30 * BufferPool::kBufferBytes);
+  EXPECT_LE((*pool)->touched_count(), 64u);
+  loan.reset();
+  for (int i = 0; i < 63; i++) all.push_back((*pool)->Acquire());
+  for (const BufferRef& buffer : all) std::memset(buffer.headroom(), 8, BufferPool::kBufferBytes);
+}
+
 TEST(BufferPool, RefusesSizesThatCannotWork) {
   auto small = BufferPool::Create({.size_bytes_max = 3 * BufferPool::kBufferBytes, .reserved_count = 2});
   ASSERT_FALSE(small.ok());
