@@ -30,6 +30,13 @@ constexpr uint64_t kWantedFlags = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_B
                                   kFuseDirectIoAllowMmap;
 constexpr uint64_t kLockFlags = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 
+// Of fuse_init_out, the field after flags2; not in Debian 12's linux/fuse.h. The files that may stand in for those of
+// this mount lie on no stack of file systems. The kernel counts the mount as one layer more than them: an overlay of an
+// overlay on it is one too many.
+constexpr size_t kMaxStackDepthOffset = offsetof(fuse_init_out, unused);
+constexpr uint32_t kMaxStackDepth = 1;
+static_assert(kMaxStackDepthOffset == 36);
+
 }  // namespace
 
 std::optional<KernelOffer> DecodeInitRequest(ByteSpan body) {
@@ -41,14 +48,20 @@ std::optional<KernelOffer> DecodeInitRequest(ByteSpan body) {
   return offer;
 }
 
-uint64_t AgreedFlags(const KernelOffer& offer, LockKeeper keeper) {
-  uint64_t agreed = offer.flags & (kWantedFlags | (keeper == LockKeeper::kDaemon ? kLockFlags : 0));
+uint64_t AgreedFlags(const KernelOffer& offer, const Wishes& wishes) {
+  uint64_t wanted = kWantedFlags;
+  if (wishes.lock_keeper == LockKeeper::kDaemon) wanted |= kLockFlags;
+  if (wishes.passthrough) wanted |= kFusePassthrough;
+  uint64_t agreed = offer.flags & wanted;
   if (!(agreed & FUSE_INIT_EXT)) agreed &= 0xffff'ffff;
   return agreed;
 }
 
-void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply, LockKeeper keeper) {
-  const uint64_t agreed = AgreedFlags(offer, keeper);
+void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply, const Wishes& wishes) {
+  const uint64_t agreed = AgreedFlags(offer, wishes);
+  if (agreed & kFusePassthrough) {
+    std::memcpy(reinterpret_cast<std::byte*>(&reply) + kMaxStackDepthOffset, &kMaxStackDepth, sizeof kMaxStackDepth);
+  }
   reply.flags = static_cast<uint32_t>(agreed);
   reply.flags2 = static_cast<uint32_t>(agreed >> 32);
   if (agreed & FUSE_MAX_PAGES) {

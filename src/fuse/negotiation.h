@@ -15,6 +15,8 @@ namespace cairnfs::fuse {
 
 // Kernel 6.6; not in Debian 12's linux/fuse.h. A file opened with FOPEN_DIRECT_IO may be mapped shared.
 inline constexpr uint64_t kFuseDirectIoAllowMmap = 1ULL << 36;
+// Kernel 6.9. An open may be answered with a file that the kernel reads and maps in its place.
+inline constexpr uint64_t kFusePassthrough = 1ULL << 37;
 
 inline constexpr uint32_t kMaxWriteBytes = kMiB;
 // Fewer and larger requests: a reader waits for each in turn. The kernel takes the least of this and its own limit.
@@ -34,10 +36,15 @@ std::optional<KernelOffer> DecodeInitRequest(ByteSpan body);
 // Who keeps flocks and record locks.
 enum class LockKeeper { kKernel, kDaemon };
 
-// The subset of `offer` that is wanted.
-uint64_t AgreedFlags(const KernelOffer& offer, LockKeeper keeper = LockKeeper::kKernel);
+struct Wishes {
+  LockKeeper lock_keeper = LockKeeper::kKernel;
+  bool passthrough = false;
+};
 
-// Sets flags, flags2, max_write and max_pages of the answer.
-void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply, LockKeeper keeper = LockKeeper::kKernel);
+// The subset of `offer` that is wanted.
+uint64_t AgreedFlags(const KernelOffer& offer, const Wishes& wishes = {});
+
+// Sets flags, flags2, max_write, max_pages and, for passthrough, max_stack_depth of the answer.
+void PatchInitReply(const KernelOffer& offer, fuse_init_out& reply, const Wishes& wishes = {});
 
 }  // namespace cairnfs::fuse

@@ -17,6 +17,8 @@ namespace cairnfs::fuse {
 namespace {
 
 constexpr uint64_t kBlockBytes = 512;  // unit of st_blocks
+// Kernel 6.9; not in Debian 12's linux/fuse.h. Reads and mappings go to the file that the backing id names.
+constexpr uint32_t kFopenPassthrough = 1U << 7;
 
 static_assert(sizeof(fuse_entry_out) == 128 && sizeof(fuse_open_out) == 16);
 
@@ -86,11 +88,15 @@ fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times) {
   return entry;
 }
 
-fuse_open_out OpenOut(fs::HandleId handle) {
+fuse_open_out OpenOut(fs::HandleId handle, fs::BackingId backing) {
   fuse_open_out out{};
   out.fh = handle;
   // An older kernel ignores the flags that it does not know.
   out.open_flags = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+  if (backing != 0) {
+    out.open_flags = kFopenPassthrough;
+    out.padding = static_cast<uint32_t>(backing);  // from 6.9 on the backing id
+  }
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <linux/fuse.h>
 
 #include "base/result.h"
+#include "fs/backing_registry.h"
 #include "fs/filesystem.h"
 #include "meta/namespace.h"
 
@@ -63,7 +64,8 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created, con
 
 // --- pure, for the above and for tests ---
 meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old);
-fuse_open_out OpenOut(fs::HandleId handle);
+// With a backing id: the kernel reads and maps that file itself.
+fuse_open_out OpenOut(fs::HandleId handle, fs::BackingId backing = 0);
 fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times);
 
 }  // namespace cairnfs::fuse

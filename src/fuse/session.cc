@@ -91,8 +91,8 @@ ssize_t Session::WriteReply(int fd, iovec* parts, int count, void* user_data) {
   return static_cast<Session*>(user_data)->WriteAndCount(fd, parts, count);
 }
 
-LockKeeper Session::lock_keeper() const {
-  return filesystem_->owns_names() ? LockKeeper::kKernel : LockKeeper::kDaemon;
+Wishes Session::wishes() const {
+  return {.lock_keeper = filesystem_->owns_names() ? LockKeeper::kKernel : LockKeeper::kDaemon};
 }
 
 ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
@@ -100,7 +100,7 @@ ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
   const uint64_t unique = header->unique;
   if (unique != 0 && unique == init_unique_.load() && header->error == 0 && count == 2 &&
       parts[1].iov_len >= sizeof(fuse_init_out)) {
-    PatchInitReply(offer_, *static_cast<fuse_init_out*>(parts[1].iov_base), lock_keeper());
+    PatchInitReply(offer_, *static_cast<fuse_init_out*>(parts[1].iov_base), wishes());
   }
   ssize_t written = writev(fd, parts, count);
   const int error = errno;
@@ -143,7 +143,7 @@ void Session::NoteRequest(const fuse_in_header& header, ByteSpan body) {
 
 void Session::NoteProcessed(const fuse_in_header& header) {
   if (header.opcode != FUSE_INIT) return;
-  const uint64_t agreed = AgreedFlags(offer_, lock_keeper());
+  const uint64_t agreed = AgreedFlags(offer_, wishes());
   spdlog::info("{}: kernel speaks FUSE {}.{}, writes of up to {} KiB", device_.mount_point(), offer_.major,
                offer_.minor, (agreed & FUSE_MAX_PAGES ? kMaxWriteBytes : kOldMaxWriteBytes) / kKiB);
   if (!(agreed & kFuseDirectIoAllowMmap)) {

@@ -72,7 +72,7 @@ class Session {
   static ssize_t WriteReply(int fd, iovec* parts, int count, void* user_data);
   static void Init(void* user_data, fuse_conn_info* connection);
   ssize_t WriteAndCount(int fd, iovec* parts, int count);
-  LockKeeper lock_keeper() const;
+  Wishes wishes() const;
   void WaitForReceivers();
   void WaitForReplies();
 

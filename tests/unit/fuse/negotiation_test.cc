@@ -95,11 +95,30 @@ TEST(NegotiationTest, WhatWouldBeWrongHereIsNeverTaken) {
 
 TEST(NegotiationTest, LocksComeToTheDaemonWhereItKeepsThem) {
   constexpr uint64_t kLocks = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
-  EXPECT_EQ(AgreedFlags({7, 45, ~0ULL}, LockKeeper::kDaemon), AgreedFlags({7, 45, ~0ULL}) | kLocks);
-  EXPECT_EQ(AgreedFlags({7, 45, 0}, LockKeeper::kDaemon), 0U);
+  EXPECT_EQ(AgreedFlags({7, 45, ~0ULL}, {.lock_keeper = LockKeeper::kDaemon}), AgreedFlags({7, 45, ~0ULL}) | kLocks);
+  EXPECT_EQ(AgreedFlags({7, 45, 0}, {.lock_keeper = LockKeeper::kDaemon}), 0U);
   fuse_init_out reply = ReplyOfLibfuse();
-  PatchInitReply({7, 45, ~0ULL}, reply, LockKeeper::kDaemon);
+  PatchInitReply({7, 45, ~0ULL}, reply, {.lock_keeper = LockKeeper::kDaemon});
   EXPECT_EQ(reply.flags & kLocks, kLocks);
+}
+
+TEST(NegotiationTest, PassthroughIsTakenWhereItIsWantedAndOffered) {
+  constexpr Wishes kWanted{.passthrough = true};
+  const KernelOffer all{7, 45, ~0ULL}, without{7, 39, ~kFusePassthrough};
+  EXPECT_EQ(AgreedFlags(all, kWanted), AgreedFlags(all) | kFusePassthrough);
+  EXPECT_EQ(AgreedFlags(without, kWanted), AgreedFlags(without));
+  const auto depth_of = [](const fuse_init_out& reply) {
+    uint32_t depth = 0;  // of bytes 36 to 39
+    std::memcpy(&depth, reinterpret_cast<const char*>(&reply) + 36, sizeof depth);
+    return depth;
+  };
+  fuse_init_out reply = ReplyOfLibfuse();
+  PatchInitReply(all, reply, kWanted);
+  EXPECT_EQ(reply.flags2, 0x30U);
+  EXPECT_EQ(depth_of(reply), 1U);
+  reply = ReplyOfLibfuse();
+  PatchInitReply(without, reply, kWanted);
+  EXPECT_EQ(depth_of(reply), 0U);
 }
 
 TEST(NegotiationTest, EveryTruncationOfTheRequestIsReadWithoutHarm) {

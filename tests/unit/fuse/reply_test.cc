@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstring>
+
 namespace cairnfs::fuse {
 namespace {
 
@@ -66,6 +68,15 @@ TEST(ReplyTest, FilesAreOpenedForDirectParallelWrites) {
   const fuse_open_out out = OpenOut(9);
   EXPECT_EQ(out.fh, 9U);
   EXPECT_EQ(out.open_flags, static_cast<uint32_t>(FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES));
+}
+
+TEST(ReplyTest, WithABackingIdTheKernelReadsThatFileItself) {
+  const fuse_open_out out = OpenOut(9, 3);
+  EXPECT_EQ(out.fh, 9U);
+  EXPECT_EQ(out.open_flags, 1U << 7);
+  uint32_t words[4];
+  std::memcpy(words, &out, sizeof out);
+  EXPECT_EQ(words[3], 3U);
 }
 
 }  // namespace
