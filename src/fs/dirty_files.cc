@@ -63,6 +63,7 @@ Status WaitDrained(const InodePtr& inode) {
 void DirtyFiles::Add(const InodePtr& inode) {
   assert(!inode->content->changed);
   inode->content->changed = true;
+  inode->content->changes++;
   table_.Hold(inode->id);
   Requeue(inode);
 }

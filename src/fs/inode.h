@@ -82,6 +82,7 @@ struct Content {
   uint64_t published_size = 0;    // of the last record, lowered by truncation since
   uint64_t round_size = 0;        // at the start of the round that runs, which stores all of that; 0: it cannot
   bool changed = false;           // differs from the record last published
+  uint64_t changes = 0;           // how often it came to differ from its record
   bool cutting = false;           // a worker looks for cuts, or is about to
   bool must_publish = false;      // the next round must take it: it was closed, renamed or synced
   uint64_t flushed_with = 0;      // its record is durable when so many rounds are finished; on one host
