@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/thread_annotations.h"
+#include "fs/backing.h"
 #include "fs/chunk_saver.h"
 #include "fs/extent_map.h"
 #include "fs/file_error.h"
@@ -141,6 +142,7 @@ class Inode {
   Mutex mutex;
   CondVar changed_state;  // a chunk was applied, or the record published
   std::unique_ptr<Content> content GUARDED_BY(mutex);
+  std::unique_ptr<Backing> backing GUARDED_BY(mutex);  // null: the kernel asks for all of its bytes
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
   uint64_t write_opens GUARDED_BY(mutex) = 0;        // ever

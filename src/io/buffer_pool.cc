@@ -244,6 +244,13 @@ MemoryLoan::~MemoryLoan() {
   if (pool_ != nullptr && !lent_.empty()) pool_->TakeBack(lent_);
 }
 
+void MemoryLoan::Add(MemoryLoan more) {
+  assert(pool_ == nullptr || more.pool_ == nullptr || pool_ == more.pool_);
+  if (pool_ == nullptr) pool_ = more.pool_;
+  lent_.insert(lent_.end(), more.lent_.begin(), more.lent_.end());
+  more.lent_.clear();
+}
+
 size_t MemoryLoan::bytes() const { return lent_.size() * BufferPool::kBufferBytes; }
 
 void BufferPool::Touch(std::byte* begin) {

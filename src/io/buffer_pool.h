@@ -66,6 +66,7 @@ class MemoryLoan {
   }
   ~MemoryLoan();
   size_t bytes() const;
+  void Add(MemoryLoan more);  // of the same pool
 
  private:
   friend class BufferPool;

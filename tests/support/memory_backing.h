@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "base/thread_annotations.h"
@@ -58,6 +59,23 @@ class MemoryBacking final : public io::BackingFile {
   uint64_t room_ GUARDED_BY(mutex_);
   uint64_t written_ GUARDED_BY(mutex_) = 0;
   bool is_used_ GUARDED_BY(mutex_) = false;
+};
+
+// Files of as many bytes each as there may be of all.
+class MemoryBackings final : public io::BackingFs {
+ public:
+  explicit MemoryBackings(uint64_t room) : room_(room) {}
+  Result<std::unique_ptr<io::BackingFile>> MakeFile() override {
+    auto file = std::make_unique<MemoryBacking>(room_);
+    last = file.get();
+    return std::unique_ptr<io::BackingFile>(std::move(file));
+  }
+  Result<uint64_t> UsedBytes() const override { return uint64_t{0}; }
+
+  MemoryBacking* last = nullptr;  // that was made
+
+ private:
+  const uint64_t room_;
 };
 
 }  // namespace cairnfs

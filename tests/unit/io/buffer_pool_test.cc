@@ -303,6 +303,10 @@ TEST(BufferPool, LendsHalfAtMostAndNeverWhatItNeedsItself) {
     EXPECT_FALSE(pool->Borrow(11 * BufferPool::kBufferBytes).has_value()) << "it would be under pressure";
   }
   MemoryLoan moved = *std::move(first);
+  moved.Add(*pool->Borrow(2 * BufferPool::kBufferBytes));
+  moved.Add(MemoryLoan());
+  EXPECT_EQ(moved.bytes(), 22 * BufferPool::kBufferBytes);
+  EXPECT_EQ(pool->lent_count(), 22u);
   moved = MemoryLoan();
   EXPECT_EQ(pool->lent_count(), 0u);
   EXPECT_EQ(pool->free_count(), 64u);
