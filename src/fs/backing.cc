@@ -51,7 +51,7 @@ bool Backing::Grow(uint64_t size) {
 }
 
 void Backing::FallBehind(const Error& why) {
-  is_behind_ = true;
+  if (std::exchange(is_behind_, true) || !IsUsed()) return;
   spdlog::warn("a file that is read past the daemon was changed, and the change is not seen there: {}", why.message);
 }
 

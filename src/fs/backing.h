@@ -50,12 +50,13 @@ class Backing {
   void NoteWritten(uint64_t offset, ByteSpan data);
   void NoteTruncated(uint64_t size);
   void NotePunched(uint64_t begin, uint64_t end);
+  // Its bytes are not the file's any more.
+  void FallBehind(const Error& why);
   bool is_behind() const { return is_behind_; }
 
  private:
   Backing(Parts parts, BackingId id) : parts_(std::move(parts)), id_(id), used_at_(Clock::Now()) {}
   bool Grow(uint64_t size);
-  void FallBehind(const Error& why);
 
   Parts parts_;
   const BackingId id_;

@@ -102,8 +102,7 @@ void BackingFiles::EndFill(InodeId id) {
   filling_.erase(id);
 }
 
-void BackingFiles::FillSoon(const InodePtr& inode) {
-  const InodeId id = inode->id;
+void BackingFiles::FillSoon(InodeId id) {
   if (!BeginFill(id)) return;
   auto fill = [this, held = std::make_shared<Held>(parts_, id)] {
     const Status filled = FillHeld(Context(), held->inode());
@@ -116,12 +115,12 @@ void BackingFiles::FillSoon(const InodePtr& inode) {
   filling_.erase(id);
 }
 
-Status BackingFiles::Fill(const Context& context, const InodePtr& inode) {
+Status BackingFiles::Fill(const Context& context, InodeId id) {
   if (!kernel()) return MakeError(ErrorCode::kNotSupported, "the kernel reads no files past the daemon");
-  if (!BeginFill(inode->id)) return MakeError(ErrorCode::kBusy, "the file is being filled, or too many are");
-  const Held held(parts_, inode->id);
+  if (!BeginFill(id)) return MakeError(ErrorCode::kBusy, "the file is being filled, or too many are");
+  const Held held(parts_, id);
   const Status filled = FillHeld(context, held.inode());
-  EndFill(inode->id);
+  EndFill(id);
   return filled;
 }
 
@@ -131,6 +130,10 @@ Status BackingFiles::FillHeld(const Context& context, const InodePtr& inode) {
   uint64_t size = 0;
   {
     MutexLock lock(inode->mutex);
+    if (inode->backing && inode->backing->is_behind() && !inode->backing->IsUsed()) inode->backing.reset();
+    if (inode->backing && inode->backing->is_behind()) {
+      return MakeError(ErrorCode::kBusy, "who has it open reads older bytes of it past the daemon");
+    }
     if (inode->backing) return {};
     CAIRNFS_RETURN_IF_ERROR(CheckWorth(inode));
     size = inode->content->size;

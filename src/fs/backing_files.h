@@ -51,8 +51,8 @@ class BackingFiles {
 
   // The kernel takes such files from now on. REQUIRES: called once, before requests come.
   void Begin(const Kernel& kernel);
-  // It does no more: none is filled, and the memory of all goes back, but for what is still mapped. REQUIRES: no other
-  // call runs or follows but End, FillSoon and counts.
+  // It does no more: none is filled, and the memory of all goes back, but for what is still mapped. REQUIRES: no
+  // NoteOpened and no Fill runs or follows.
   void End();
 
   // How an open for reading is answered: with this id; 0: as all others. The open then counts until NoteReleased, also
@@ -65,10 +65,10 @@ class BackingFiles {
 
   // For this and Fill no lock of an inode is held.
   // Has the file filled, beside. Nothing happens where it is, is being filled, or is not worth it.
-  void FillSoon(const InodePtr& inode);
+  void FillSoon(InodeId inode);
   // Blocks. A success also when it is filled already. kNotSupported: the kernel takes none, or the file is not worth
   // it. kBusy: it is being filled; and errors of BackingFill. kNoSpace: others that are in use have the memory.
-  Status Fill(const Context& context, const InodePtr& inode);
+  Status Fill(const Context& context, InodeId inode);
 
   struct Counts {
     uint64_t files = 0, bytes = 0;  // in memory now; bytes that the pool does without

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "fs/backing_files.h"
 #include "fs/waits.h"
 
 namespace cairnfs::fs {
@@ -53,6 +54,7 @@ void Contents::Touch(Content& content) { content.mtime = content.ctime = Clock::
 
 void Contents::MarkChanged(const InodePtr& inode) {
   if (inode->content->changed) return;
+  BackingFiles::NoteChanging(inode);
   records_.NoteChanging(*inode->content);
   rounds_.AddChanged(inode);
 }
@@ -160,6 +162,7 @@ Status Contents::Punch(const InodePtr& inode, uint64_t offset, uint64_t length) 
   streams_.RemoveRange(inode, offset, length);
   content.extents.Replace(offset, length, nullptr);
   content.ForgetLost(offset, offset + length);
+  if (inode->backing) inode->backing->NotePunched(offset, std::min(offset + length, content.size));
   content.publish->NoteRange(offset, offset + length);
   if (uint64_t freed = before - content.extents.allocated_bytes()) room_.NoteFreed(freed);
   content.FoldNewBytes(content.AllocatedBytes());
@@ -185,12 +188,17 @@ Status Contents::Truncate(const InodePtr& inode, uint64_t size) {
   content.publish->NoteTruncation(size);
   content.published_size = std::min(content.published_size, size);
   content.size = size;
+  if (inode->backing) inode->backing->NoteTruncated(size);
   Touch(content);
   return {};
 }
 
 Status Contents::Lay(const InodePtr& inode, uint64_t offset, uint64_t length, const std::vector<Extent>& extents,
                      std::vector<store::ChunkPin> pins) {
+  BackingFiles::NoteChanging(inode);
+  if (inode->backing) {
+    return MakeError(ErrorCode::kNotSupported, "the kernel reads the file itself: its bytes are to be copied");
+  }
   CAIRNFS_RETURN_IF_ERROR(Punch(inode, offset, length));
   Content& content = *inode->content;
   for (const Extent& extent : extents) {

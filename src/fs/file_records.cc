@@ -86,6 +86,8 @@ static void NotePrivileges(const InodePtr& inode, const meta::FileState& state) 
   }
 }
 
+static Error BytesOfAnotherHost() { return MakeError(ErrorCode::kBusy, "another host may have changed it"); }
+
 // In place: whoever works on the content meanwhile finds it changed, not gone.
 Status SharedRecords::LoadState(const InodePtr& inode, const meta::FileState& state) {
   const chunking::Owner owner = OwnerOf(parts_, state.inode.uid);
@@ -99,6 +101,7 @@ Status SharedRecords::LoadState(const InodePtr& inode, const meta::FileState& st
   }
   if (!inode->content) inode->content = MakeContent(owner);
   Content& content = *inode->content;
+  if (inode->backing) inode->backing->FallBehind(BytesOfAnotherHost());
   content.owner = owner;
   streams_.RemoveRange(inode, 0, kFileSizeMax);  // bytes that are stored, kept for a stream that goes on
   content.extents = std::move(fresh->extents);
@@ -131,6 +134,7 @@ Status SharedRecords::Adopt(const InodePtr& inode, const meta::FileState& state)
   if (state.record_revision > content.shared().base_revision) {
     if (!content.changed && content.idle()) return LoadState(inode, state);
     const uint64_t size_before = content.size;
+    if (inode->backing) inode->backing->FallBehind(BytesOfAnotherHost());
     CAIRNFS_RETURN_IF_ERROR(Rebase(content, state.record, state.record_revision, parts_.chunks));
     NoteEnd(inode, size_before, content.size);
     streams_.DropStoredFronts(inode);

@@ -113,6 +113,7 @@ Tickets& FileSystem::tickets() { return *impl_->tickets; }
 Trash& FileSystem::trash() { return *impl_->trash; }
 AtomicFiles& FileSystem::atomic_files() { return *impl_->atomic_files; }
 QuotaSettings& FileSystem::quotas() { return *impl_->quota_settings; }
+BackingFiles& FileSystem::backing_files() { return *impl_->backing_files; }
 
 std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds without_release,
                                                   Clock::time_point waits_since) {

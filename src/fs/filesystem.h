@@ -215,6 +215,7 @@ class QuotaSettings;
 class Tickets;
 class Trash;
 class AtomicFiles;
+class BackingFiles;
 
 class FileSystem {
  public:
@@ -314,6 +315,7 @@ class FileSystem {
   Trash& trash();
   AtomicFiles& atomic_files();
   QuotaSettings& quotas();
+  BackingFiles& backing_files();  // for the front end, where the kernel reads files itself
 
   // For who has waited since `waits_since` for a buffer of the pool to take a write with, while none came free for
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,

@@ -96,6 +96,7 @@ bool Streams::Accept(const InodePtr& inode, uint64_t offset, const io::Slice& da
   if (!content.filled_holes.empty()) content.filled_holes.Remove(offset, offset + data.size);
   uint64_t before = overlay.run_bytes();
   overlay.Write(offset, data);
+  if (inode->backing) inode->backing->NoteWritten(offset, data.bytes());
   // What was overwritten before it was cut needs no room any more.
   if (uint64_t overwritten = before + data.size - overlay.run_bytes()) local_.ReleaseReservation(overwritten);
   auto& runs = overlay.runs();
@@ -421,6 +422,7 @@ void Streams::Apply(const InodePtr& inode, const FlyingChunk& chunk, Content::La
 
 void Streams::AddLost(const InodePtr& inode, const Content::LostRange& range) {
   inode->content->AddLost(range);
+  if (inode->backing) inode->backing->FallBehind(MakeError(ErrorCode::kIo, "bytes of it are lost"));
   inode->content->loss_told = false;
   hooks_.lost(inode);
 }

@@ -10,6 +10,7 @@
 #include "fs/local_publisher.h"
 #include "fs/shared_collection.h"
 #include "fs/shared_publisher.h"
+#include "store/chunk_cache.h"
 
 namespace cairnfs::fs {
 
@@ -65,6 +66,17 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
                                                   .wait_max = std::chrono::milliseconds(options.metadata_wait_ms)},
                                     Context(stop.get_token()));
   contents = std::make_unique<Contents>(parts, *records, table, *streams, *rounds, *room, *waiters);
+  backing_files = std::make_unique<BackingFiles>(BackingFiles::Parts{
+      .pool = parts.pool,
+      .chunks = parts.chunks,
+      .table = table,
+      .make_room =
+          [this](uint64_t bytes) { parts.local_chunks.cache().MakeRoom(bytes / io::BufferPool::kBufferBytes + 1); },
+      .drop_if_unused =
+          [this](const InodePtr& inode) {
+            inode->mutex.AssertHeld();
+            contents->DropIfUnused(inode);
+          }});
 }
 
 void FileSystem::Impl::MakeTickets(kv::KvStore& kv, Tickets::Self self) {
@@ -143,6 +155,7 @@ void FileSystem::Impl::StartTrash(std::function<void()> await_removed, std::func
 
 void FileSystem::Impl::End() {
   if (!waiters) return;
+  backing_files->End();
   policies->Stop();
   tickets->Stop();
   trash->Stop();

@@ -8,6 +8,7 @@
 
 #include "fs/atomic_files.h"
 #include "fs/attributes.h"
+#include "fs/backing_files.h"
 #include "fs/checker.h"
 #include "fs/cluster_member.h"
 #include "fs/collector.h"
@@ -58,6 +59,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Privileges> privileges;
   std::unique_ptr<Waits> waits;
   std::unique_ptr<Contents> contents;
+  std::unique_ptr<BackingFiles> backing_files;
   std::unique_ptr<Totals> totals;
   std::unique_ptr<Trash> trash;
   Saves saves{[this](InodeId directory) { return table.DirectoryOf(directory); }};

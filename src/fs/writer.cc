@@ -211,6 +211,8 @@ Result<bool> Writer::AcceptInto(const Request& request, const InodePtr& inode) {
     return MakeError(ErrorCode::kTooLarge, "write past the largest file size");
   }
   const uint64_t end = offset + request.data.size;
+  // Of pages that the kernel writes back not all bytes may count.
+  if (inode->backing && request.from_page_cache && end > content.size) inode->backing->NoteTruncated(end);
   content.size = std::max(content.size, end);
   content.publish->NoteSizeMin(end);
   content.publish->NoteKills(KillsOf(request));
@@ -285,6 +287,7 @@ void Writer::Fallocate(HandleId handle_id, const FallocateRequest& request, Done
       at_.contents.NoteUnderPages(inode, AlignUp(request.offset, kPageBytes), AlignDown(end, kPageBytes));
     }
     if (!request.keep_size && !request.punch_hole) {
+      if (inode->backing && end > content.size) inode->backing->NoteTruncated(end);
       content.size = std::max(content.size, end);
       content.publish->NoteSizeMin(end);
     }

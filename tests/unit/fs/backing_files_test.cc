@@ -48,7 +48,7 @@ class BackingFilesTest : public testing::Test {
   };
   Filled MakeFilled(uint64_t number, size_t chunks) {
     const InodePtr inode = Make(number, chunks);
-    const Status filled = files_->Fill({}, inode);
+    const Status filled = files_->Fill({}, inode->id);
     EXPECT_TRUE(filled.ok()) << filled.error().message;
     return {inode, memory_.last};
   }
@@ -71,7 +71,7 @@ class BackingFilesTest : public testing::Test {
     return inode->backing != nullptr;
   }
   ErrorCode CodeOfFill(const InodePtr& inode) {
-    const Status filled = files_->Fill({}, inode);
+    const Status filled = files_->Fill({}, inode->id);
     EXPECT_FALSE(filled.ok());
     return filled.ok() ? ErrorCode{} : filled.error().code;
   }
@@ -90,7 +90,7 @@ TEST_F(BackingFilesTest, AFilledFileIsOpenedPastTheDaemon) {
   Begin();
   const InodePtr inode = Make(1, 3);
   EXPECT_EQ(Open(inode), 0);
-  ASSERT_TRUE(files_->Fill({}, inode).ok());
+  ASSERT_TRUE(files_->Fill({}, inode->id).ok());
   EXPECT_TRUE(memory_.last->text() == chunk_ + chunk_ + chunk_);
   const BackingId id = Open(inode);
   EXPECT_NE(id, 0);
@@ -101,7 +101,7 @@ TEST_F(BackingFilesTest, AFilledFileIsOpenedPastTheDaemon) {
   Release(inode);
   Release(inode);
   EXPECT_TRUE(IsBacked(inode));
-  ASSERT_TRUE(files_->Fill({}, inode).ok());
+  ASSERT_TRUE(files_->Fill({}, inode->id).ok());
   EXPECT_EQ(files_->counts().filled_total, 1U);
   EXPECT_EQ(files_->counts().opens_total, 2U);
 }
@@ -109,7 +109,7 @@ TEST_F(BackingFilesTest, AFilledFileIsOpenedPastTheDaemon) {
 TEST_F(BackingFilesTest, WithoutTheKernelNothingIsFilled) {
   const InodePtr inode = Make(1, 3);
   EXPECT_EQ(CodeOfFill(inode), ErrorCode::kNotSupported);
-  files_->FillSoon(inode);
+  files_->FillSoon(inode->id);
   EXPECT_EQ(Open(inode), 0);
   EXPECT_EQ(pool_->lent_count(), 0U);
 }
@@ -155,7 +155,7 @@ TEST_F(BackingFilesTest, WhatIsOpenOrMappedStays) {
   EXPECT_EQ(CodeOfFill(other), ErrorCode::kNoSpace);
   EXPECT_TRUE(IsBacked(open.inode) && IsBacked(mapped.inode));
   mapped.memory->SetUsed(false);
-  EXPECT_TRUE(files_->Fill({}, other).ok());
+  EXPECT_TRUE(files_->Fill({}, other->id).ok());
   EXPECT_TRUE(IsBacked(open.inode));
   EXPECT_FALSE(IsBacked(mapped.inode));
 }
@@ -232,7 +232,7 @@ TEST_F(BackingFilesTest, WhatNobodyUsesGoesBeforeAChange) {
 TEST_F(BackingFilesTest, AFileIsFilledBesideAndOnce) {
   Begin();
   const InodePtr inode = Make(1, 3);
-  for (int i = 0; i < 3; i++) files_->FillSoon(inode);
+  for (int i = 0; i < 3; i++) files_->FillSoon(inode->id);
   EXPECT_TRUE(Eventually([&] { return Open(inode) != 0; }));
   EXPECT_EQ(files_->counts().filled_total, 1U);
 }
@@ -256,7 +256,7 @@ TEST_F(BackingFilesTest, TheEndTakesAllAndFillsNoMore) {
   EXPECT_EQ(registry_.count(), 0U);
   EXPECT_EQ(pool_->lent_count(), 0U);
   Release(open.inode);
-  files_->FillSoon(other.inode);
+  files_->FillSoon(other.inode->id);
   EXPECT_FALSE(IsBacked(other.inode));
 }
 

@@ -1,0 +1,160 @@
+// A file that the kernel reads past the daemon has the file's bytes after each change, before the change is answered.
+#include <random>
+#include <string>
+
+#include "backing_fixture.h"
+#include "fixture.h"
+#include "fs/backing_files.h"
+
+namespace cairnfs::fs {
+namespace {
+
+constexpr uint64_t kSizeMax = 3 * kMiB;
+
+class BackingFollowTest : public testing::Test {
+ protected:
+  BackingFollowTest() { world_.fs->backing_files().Begin({memory_, registry_}); }
+  ~BackingFollowTest() override { world_.Close(); }
+
+  // A file in its record and in memory, which somebody maps there; open for reading.
+  FileSystem::Created MakeBacked(const std::string& text) {
+    const FileSystem::Created made = world_.Create("file");
+    EXPECT_TRUE(world_.Write(made, 0, text).ok());
+    EXPECT_TRUE(world_.Fsync(made).ok());
+    world_.CloseFile(made);
+    FileSystem::Created file = made;
+    file.handle = Open({.read = true});
+    const Status filled = world_.fs->backing_files().Fill({}, file.attr.inode);
+    EXPECT_TRUE(filled.ok()) << filled.error().message;
+    memory_.last->SetUsed(true);
+    EXPECT_TRUE(memory_.last->text() == text);
+    return file;
+  }
+  HandleId Open(const OpenFlags& flags) {
+    auto attr = world_.fs->names().Lookup({}, kRootInode, "file");
+    EXPECT_TRUE(attr.ok());
+    auto handle = World::Await<HandleId>(
+        [&](Done<HandleId> done) { world_.fs->open_files().Open(attr->inode, flags, std::move(done)); });
+    EXPECT_TRUE(handle.ok());
+    return *handle;
+  }
+  std::string ReadAll(const FileSystem::Created& file) {
+    std::string text;
+    for (;;) {
+      auto part = world_.Read(file, text.size(), kMiB);
+      EXPECT_TRUE(part.ok());
+      if (!part.ok() || part->empty()) return text;
+      text += *part;
+    }
+  }
+  bool IsBacked() { return world_.fs->backing_files().counts().files > 0; }
+
+  MemoryBackings memory_{kGiB};
+  CountingRegistry registry_;
+  World world_;
+};
+
+TEST_F(BackingFollowTest, AfterEachChangeItHasTheFilesBytes) {
+  std::mt19937_64 random(7);
+  FileSystem::Created file = MakeBacked(RandomText(random, 2 * kMiB));
+  world_.CloseFile(file);
+  file.handle = Open({.read = true, .write = true});
+  uint64_t size = 2 * kMiB;
+  for (int i = 0; i < 150; i++) {
+    const uint64_t offset = random() % kSizeMax, length = 1 + random() % (kMiB / 4);
+    SCOPED_TRACE(i);
+    switch (random() % 8) {
+      case 0:
+      case 1:
+      case 2: ASSERT_TRUE(world_.Write(file, offset, RandomText(random, length)).ok()); break;
+      case 3: ASSERT_TRUE(world_.Punch(file, offset, length).ok()); break;
+      case 4: ASSERT_TRUE(world_.Fallocate(file, {.offset = offset, .length = length, .zero_range = true}).ok()); break;
+      case 5: ASSERT_TRUE(world_.Fallocate(file, {.offset = offset, .length = length}).ok()); break;
+      case 6: ASSERT_TRUE(world_.Truncate(file, offset).ok()); break;
+      case 7:
+        // As the kernel writes back: pages within the file.
+        if (const uint64_t page = offset / kPageBytes * kPageBytes; page < size) {
+          const uint64_t bytes = std::min<uint64_t>(kPageBytes, size - page);
+          ASSERT_TRUE(world_.WriteBackPages(file, page, RandomText(random, bytes)).ok());
+        }
+        break;
+    }
+    if (i % 20 == 0) ASSERT_TRUE(world_.Fsync(file).ok());
+    const std::string text = ReadAll(file);
+    size = text.size();
+    ASSERT_TRUE(memory_.last->text() == text) << memory_.last->text().size() << " bytes, the file has " << size;
+  }
+  EXPECT_TRUE(IsBacked());
+  world_.CloseFile(file);
+}
+
+TEST_F(BackingFollowTest, AnOpenThatEmptiesTheFileEmptiesIt) {
+  FileSystem::Created file = MakeBacked(RandomText(1, 2 * kMiB));
+  world_.CloseFile(file);
+  file.handle = Open({.write = true, .truncate = true});
+  EXPECT_EQ(memory_.last->text(), "");
+  EXPECT_TRUE(world_.Write(file, 3, "new").ok());
+  EXPECT_EQ(memory_.last->text(), std::string("\0\0\0new", 6));
+  world_.CloseFile(file);
+}
+
+TEST_F(BackingFollowTest, WhatNobodyUsesIsGivenUpAtTheFirstChange) {
+  FileSystem::Created file = MakeBacked(RandomText(1, 2 * kMiB));
+  memory_.last->SetUsed(false);
+  world_.CloseFile(file);
+  EXPECT_TRUE(IsBacked());
+  file.handle = Open({.write = true});
+  EXPECT_TRUE(world_.Write(file, 0, "x").ok());
+  EXPECT_FALSE(IsBacked());
+  EXPECT_EQ(registry_.count(), 0U);
+  EXPECT_EQ(world_.pool->lent_count(), 0U);
+  world_.CloseFile(file);
+}
+
+TEST_F(BackingFollowTest, CopiesIntoItAreRefusedSoThatTheKernelWritesTheBytes) {
+  const std::string text = RandomText(1, 2 * kMiB);
+  FileSystem::Created file = MakeBacked(text);
+  world_.CloseFile(file);
+  file.handle = Open({.read = true, .write = true});
+  const FileSystem::Created source = world_.Create("source");
+  EXPECT_TRUE(world_.Write(source, 0, RandomText(2, kMiB)).ok());
+  const auto copy = [&] {
+    return World::Await<size_t>([&](Done<size_t> done) {
+      world_.fs->writer().CopyRange({source.handle, 0, file.handle, 100, kMiB}, std::move(done));
+    });
+  };
+  const auto refused = copy();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNotSupported);
+  EXPECT_TRUE(ReadAll(file) == text);
+  EXPECT_TRUE(memory_.last->text() == text);
+
+  memory_.last->SetUsed(false);
+  const auto copied = copy();
+  ASSERT_TRUE(copied.ok());
+  EXPECT_EQ(*copied, kMiB);
+  EXPECT_FALSE(IsBacked());
+  EXPECT_TRUE(ReadAll(file).substr(100, kMiB) == RandomText(2, kMiB));
+  world_.CloseFile(file);
+  world_.CloseFile(source);
+}
+
+TEST_F(BackingFollowTest, ItIsFilledAnewOnceItsWriterHasGone) {
+  FileSystem::Created file = MakeBacked(RandomText(1, 2 * kMiB));
+  world_.CloseFile(file);
+  file.handle = Open({.read = true, .write = true});
+  memory_.last->SetUsed(false);
+  EXPECT_TRUE(world_.Write(file, 0, "x").ok());
+  const Status busy = world_.fs->backing_files().Fill({}, file.attr.inode);
+  ASSERT_FALSE(busy.ok());
+  EXPECT_EQ(busy.error().code, ErrorCode::kBusy);
+  EXPECT_TRUE(world_.Fsync(file).ok());
+  world_.CloseFile(file);
+  file.handle = Open({.read = true});
+  EXPECT_TRUE(world_.fs->backing_files().Fill({}, file.attr.inode).ok());
+  EXPECT_TRUE(memory_.last->text() == ReadAll(file));
+  world_.CloseFile(file);
+}
+
+}  // namespace
+}  // namespace cairnfs::fs
