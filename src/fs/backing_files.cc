@@ -32,6 +32,7 @@ class BackingFiles::Held {
 };
 
 void BackingFiles::Begin(const Kernel& kernel) {
+  is_begun_ = true;
   MutexLock lock(mutex_);
   kernel_.emplace(kernel);
   fills_ = std::make_unique<TaskQueue>("fill", 1, TaskQueue::Priority::kBackground);
@@ -194,6 +195,14 @@ bool BackingFiles::RetireOne() {
     return true;
   }
   return false;
+}
+
+bool BackingFiles::IsBacked(InodeId id) {
+  if (!is_begun_) return false;
+  const InodePtr inode = parts_.table.Find(id);
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  return inode->backing != nullptr;
 }
 
 BackingFiles::Counts BackingFiles::counts() const {

@@ -70,6 +70,10 @@ class BackingFiles {
   // it. kBusy: it is being filled; and errors of BackingFill. kNoSpace: others that are in use have the memory.
   Status Fill(const Context& context, InodeId inode);
 
+  bool is_begun() const { return is_begun_; }  // or has ended since
+  // Whether the file is in memory now.
+  bool IsBacked(InodeId inode);
+
   struct Counts {
     uint64_t files = 0, bytes = 0;  // in memory now; bytes that the pool does without
     uint64_t filled_total = 0, failed_total = 0, opens_total = 0;
@@ -92,6 +96,7 @@ class BackingFiles {
 
   const Parts parts_;
   std::stop_source stop_;
+  std::atomic<bool> is_begun_{false};
   std::atomic<uint64_t> filled_total_{0}, failed_total_{0}, opens_total_{0};
   mutable Mutex mutex_;
   std::optional<Kernel> kernel_ GUARDED_BY(mutex_);  // nullopt: it takes none

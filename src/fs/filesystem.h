@@ -75,6 +75,8 @@ struct OpenFlags {
   bool executes = false;      // the kernel opens it for exec
   bool from_disk = false;     // what is stored is read from the disk, also where it is in memory
   bool kills_set_id = false;  // with `truncate`: the opener may not leave set-id bits
+  bool may_pass = false;      // the kernel can read the file itself, where it is in memory (fs/open_modes.h)
+  bool is_beside = false;     // by the node id beside the file's own
 };
 
 struct ReadOptions {

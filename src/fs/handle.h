@@ -20,6 +20,8 @@ namespace cairnfs::fs {
 struct Handle {
   InodePtr inode;
   OpenFlags flags;
+  OpenMode mode = OpenMode::kOrdinary;
+  BackingId backing = 0;                // with kPassed
   uint64_t session = 0;                 // of the host when it was opened
   uint64_t store_state = 0;             // and ClusterHost's
   std::atomic<bool> has_locked{false};  // somebody was granted a lock through it

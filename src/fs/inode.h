@@ -23,6 +23,7 @@
 #include "fs/chunk_saver.h"
 #include "fs/extent_map.h"
 #include "fs/file_error.h"
+#include "fs/open_modes.h"
 #include "fs/overlay.h"
 #include "fs/publish_state.h"
 #include "fs/range_set.h"
@@ -143,6 +144,7 @@ class Inode {
   CondVar changed_state;  // a chunk was applied, or the record published
   std::unique_ptr<Content> content GUARDED_BY(mutex);
   std::unique_ptr<Backing> backing GUARDED_BY(mutex);  // null: the kernel asks for all of its bytes
+  OpenModes modes GUARDED_BY(mutex);
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
   uint64_t write_opens GUARDED_BY(mutex) = 0;        // ever

@@ -36,6 +36,10 @@ class OpenFiles::Held {
 
 namespace {
 
+Error SentBeside() {
+  return MakeError(ErrorCode::kStale, "the kernel serves opens of the file itself: this one goes by another node id");
+}
+
 // What `done` waited for counts as time that a save waited.
 Done<void> Timed(const HandlePtr& handle, Done<void> done) {
   if (handle->tally == nullptr) return done;
@@ -47,10 +51,38 @@ Done<void> Timed(const HandlePtr& handle, Done<void> done) {
 
 }  // namespace
 
-HandleId OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) {
+bool OpenFiles::NamesBeside(InodeId id) {
+  if (!at_.backing_files.is_begun()) return false;
+  const InodePtr inode = at_.table.Find(id);
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  return inode->modes.NamesBeside(inode->backing.get());
+}
+
+BackingId OpenFiles::BackingOf(HandleId handle_id) {
+  const HandlePtr handle = at_.handles.Find(handle_id);
+  return handle ? handle->backing : 0;
+}
+
+bool OpenFiles::IsSent(InodeId id, const OpenFlags& flags) {
+  if (!at_.backing_files.is_begun()) return false;
+  const InodePtr inode = at_.table.Find(id);
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  return !inode->modes.Decide({flags.may_pass, flags.is_beside}, inode->backing.get());
+}
+
+bool OpenFiles::MustGoBeside(InodeId id) { return IsSent(id, {}); }
+
+Result<HandleId> OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) {
+  const auto mode = inode->modes.Decide({flags.may_pass, flags.is_beside}, inode->backing.get());
+  if (!mode) return SentBeside();
   auto handle = std::make_shared<Handle>();
   handle->inode = inode;
   handle->flags = flags;
+  handle->mode = *mode;
+  inode->modes.NoteOpened(*mode);
+  if (*mode == OpenMode::kPassed) handle->backing = at_.backing_files.NoteOpened(inode);
   at_.session.Stamp(*handle);
   {
     MutexLock lock(handle->mutex);
@@ -98,6 +130,7 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
   InodePtr inode = at_.table.AddLookup(created.attr.inode);
   inode->directory = parent.value;
   inode->made_without_name = params.without_name;
+  Result<HandleId> handle = HandleId{0};
   {
     MutexLock lock(inode->mutex);
     // Somebody may have found the name, opened the file and written to it before this call got here.
@@ -114,9 +147,14 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
       inode->no_capability = true;
       inode->no_set_id = !has_set_id;
     }
-    created.handle = AddHandle(inode, flags, params.uid);
+    handle = AddHandle(inode, flags, params.uid);
   }
   at_.sharing.EndCreate(context, inode, session);
+  if (!handle.ok()) {
+    at_.table.Forget(inode->id, 1);
+    return handle.error();
+  }
+  created.handle = *handle;
   // Its transaction found the directory below no seal.
   const bool is_current = writing.ok() && at_.seals.IsCurrent(*writing);
   if (is_current || !flags.write) return created;
@@ -136,6 +174,7 @@ Error OpenFiles::SessionWasLost() {
 }
 
 void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
+  if (IsSent(id, flags)) return done(SentBeside());  // before it has changed anything; AddHandle looks again
   if (!flags.write && !flags.truncate) return OpenUnsealed(id, flags, std::move(done), caller);
   OnceSealsAreKnown(at_, id, caller, [this, id, flags, done = std::move(done), caller](Status may) {
     if (may.ok()) may = at_.parts.names.CheckUnsealed(caller.context, id);
@@ -158,10 +197,9 @@ Result<HandleId> OpenFiles::FinishOpen(const InodePtr& inode, const OpenFlags& f
   Result<HandleId> handle = HandleId{0};
   {
     MutexLock lock(inode->mutex);
-    if (status.ok()) {
-      handle = AddHandle(inode, flags, caller.uid);
-    } else {
-      handle = status.error();
+    handle = status.ok() ? AddHandle(inode, flags, caller.uid) : Result<HandleId>(status.error());
+    if (!handle.ok()) {
+      status = handle.error();
       if (flags.truncate) NoteTruncationFailed(inode, others, status.error());
     }
   }
@@ -270,6 +308,8 @@ void OpenFiles::Release(HandleId handle_id) {
   {
     MutexLock lock(inode->mutex);
     inode->open_count--;
+    inode->modes.NoteReleased(handle->mode);
+    if (handle->mode == OpenMode::kPassed) at_.backing_files.NoteReleased(inode);
     if (handle->flags.write) inode->write_open_count--;
     if (inode->write_open_count == 0) inode->closed_while_open = false;
     if (inode->content) {

@@ -18,12 +18,19 @@ class OpenFiles {
   // Create has failed with kQuotaExceeded: calls `done` on another thread once something fits, or with why not.
   void AwaitMayCreate(InodeId directory, const Caller& caller, Done<void> done);
   // kIsDirectory, kNotFound. With truncate: as ftruncate to 0 first. kInterrupted: the caller was killed while it
-  // waited for hosts that do not answer. With `executes`, as long as the kernel may take a mode for the file's that has
-  // set-id bits and is not: kBusy, and kStale where it helps that it asks for the mode once more.
+  // waited for hosts that do not answer. kStale: it is to be opened by the node id beside. With `executes`, as long as
+  // the kernel may take a mode for the file's that has set-id bits and is not: kBusy, and kStale where it helps that it
+  // asks for the mode once more.
   void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller = {});
   // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
   // descriptor, or is killed, does not. Then it frees the record locks that their `lock_owner` has on the file.
   void Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller = {});
+  // Whether who looks the file up is to get the node id beside its own (fs/open_modes.h).
+  bool NamesBeside(InodeId inode);
+  // Whether an open that cannot be passed is to go by that id.
+  bool MustGoBeside(InodeId inode);
+  // With which file in memory the open is to be answered; 0: with none.
+  BackingId BackingOf(HandleId handle);
   // The last descriptor is gone, and with it all that was locked through it.
   void Release(HandleId handle);
   // Of a file or directory. kInterrupted: the caller was killed meanwhile.
@@ -37,8 +44,10 @@ class OpenFiles {
   // Of a file that did not lie below a seal.
   void OpenUnsealed(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
 
-  // For `uid`, who opens.
-  HandleId AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) REQUIRES_LOCK(inode->mutex);
+  // Whether an open is to be sent to the node id beside.
+  bool IsSent(InodeId id, const OpenFlags& flags);
+  // For `uid`, who opens. kStale: it is to be opened by the node id beside.
+  Result<HandleId> AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) REQUIRES_LOCK(inode->mutex);
   // What else there is of a file as an open begins that empties it.
   struct Others {
     bool may_lose = false;     // somebody writes to it, has written what is not published, or is to be told of a loss

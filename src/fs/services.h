@@ -4,6 +4,7 @@
 
 #include "base/task_queue.h"
 #include "fs/atomic_rules.h"
+#include "fs/backing_files.h"
 #include "fs/calls.h"
 #include "fs/closing.h"
 #include "fs/commits.h"
@@ -37,6 +38,7 @@ struct Services {  // all outlive who has them
   IdTable<Handle>& handles;
   FileRecords& records;
   Contents& contents;
+  BackingFiles& backing_files;
   Streams& streams;
   SyncRounds& rounds;
   Room& room;

@@ -96,6 +96,7 @@ Services FileSystem::Impl::MakeServices() {
           .handles = handles,
           .records = *records,
           .contents = *contents,
+          .backing_files = *backing_files,
           .streams = *streams,
           .rounds = *rounds,
           .room = *room,

@@ -30,13 +30,16 @@ class BackingFollowTest : public testing::Test {
     EXPECT_TRUE(memory_.last->text() == text);
     return file;
   }
-  HandleId Open(const OpenFlags& flags) {
+  Result<HandleId> TryOpen(const OpenFlags& flags) {
     auto attr = world_.fs->names().Lookup({}, kRootInode, "file");
     EXPECT_TRUE(attr.ok());
-    auto handle = World::Await<HandleId>(
+    return World::Await<HandleId>(
         [&](Done<HandleId> done) { world_.fs->open_files().Open(attr->inode, flags, std::move(done)); });
+  }
+  HandleId Open(const OpenFlags& flags) {
+    auto handle = TryOpen(flags);
     EXPECT_TRUE(handle.ok());
-    return *handle;
+    return handle.ok() ? *handle : 0;
   }
   std::string ReadAll(const FileSystem::Created& file) {
     std::string text;
@@ -79,7 +82,8 @@ TEST_F(BackingFollowTest, AfterEachChangeItHasTheFilesBytes) {
         }
         break;
     }
-    if (i % 20 == 0) ASSERT_TRUE(world_.Fsync(file).ok());
+    const Status synced = i % 20 == 0 ? world_.Fsync(file) : Status();
+    ASSERT_TRUE(synced.ok());
     const std::string text = ReadAll(file);
     size = text.size();
     ASSERT_TRUE(memory_.last->text() == text) << memory_.last->text().size() << " bytes, the file has " << size;
@@ -137,6 +141,39 @@ TEST_F(BackingFollowTest, CopiesIntoItAreRefusedSoThatTheKernelWritesTheBytes) {
   EXPECT_TRUE(ReadAll(file).substr(100, kMiB) == RandomText(2, kMiB));
   world_.CloseFile(file);
   world_.CloseFile(source);
+}
+
+TEST_F(BackingFollowTest, WhoCannotBePassedOpensItByTheIdBesideWhileOthersAre) {
+  const std::string text = RandomText(1, 2 * kMiB);
+  FileSystem::Created file = MakeBacked(text);
+  OpenFiles& files = world_.fs->open_files();
+  const InodeId id = file.attr.inode;
+  const HandleId ordinary = Open({.read = true, .may_pass = true});
+  EXPECT_EQ(files.BackingOf(ordinary), 0) << "it is open the ordinary way already";
+  world_.CloseFile(file);
+  files.Release(ordinary);
+  const HandleId reader = Open({.read = true, .may_pass = true});
+  EXPECT_NE(files.BackingOf(reader), 0);
+  EXPECT_FALSE(files.NamesBeside(id));
+
+  const auto sent = TryOpen({.write = true, .truncate = true});
+  ASSERT_FALSE(sent.ok());
+  EXPECT_EQ(sent.error().code, ErrorCode::kStale);
+  EXPECT_TRUE(files.NamesBeside(id));
+  EXPECT_TRUE(memory_.last->text() == text) << "nothing was changed";
+
+  FileSystem::Created writer = file;
+  writer.handle = Open({.write = true, .truncate = true, .is_beside = true});
+  EXPECT_EQ(files.BackingOf(writer.handle), 0);
+  EXPECT_TRUE(world_.Write(writer, 0, "seen by the reader").ok());
+  EXPECT_EQ(memory_.last->text(), "seen by the reader");
+  world_.CloseFile(writer);
+  files.Release(reader);
+  Clock::SleepFor(OpenModes::kSentFor);
+  EXPECT_FALSE(files.NamesBeside(id));
+  file.handle = Open({.read = true, .write = true});
+  EXPECT_EQ(ReadAll(file), "seen by the reader");
+  world_.CloseFile(file);
 }
 
 TEST_F(BackingFollowTest, ItIsFilledAnewOnceItsWriterHasGone) {
