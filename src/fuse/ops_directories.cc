@@ -60,7 +60,8 @@ void ListWithAttrAndReply(const Context& context, fuse_req_t request, fs::FileSy
       const bool is_asked = IsAskedEachTime(request, inode, entry.name);
       auto attr = filesystem.names().Lookup(context, inode, entry.name);
       if (attr.ok()) {
-        known = EntryOf(*attr, CacheTimesOf(request, *attr, {inode, entry.name, is_asked}));
+        const EntryPlace place{inode, entry.name, is_asked, NamesBeside(request, *attr)};
+        known = EntryOf(*attr, CacheTimesOf(request, *attr, place), place.is_beside);
         looked_up.push_back(attr->inode);
       }
     }

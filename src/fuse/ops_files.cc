@@ -63,18 +63,23 @@ void OpenExistingAndReply(fuse_req_t request, fs::FileSystem& filesystem, Create
   }
   fs::OpenFlags flags = OpenFlagsOf(create.open_flags);
   flags.kills_set_id = create.kills_set_id;
+  // The answer names the node id: none need be sent to another.
+  flags.is_beside = NamesBeside(request, *attr) || filesystem.open_files().MustGoBeside(attr->inode);
   // The kernel takes the file for a new one, and does not judge its mode.
   if (Status allowed = fs::CheckMayOpen(CredentialsOf(request), *attr, flags); !allowed.ok()) {
     filesystem.names().Forget(attr->inode, 1);
     return (void)fuse_reply_err(request, EACCES);
   }
-  auto reply = [request, &filesystem, attr = *attr, create, fail](Result<fs::HandleId> handle) mutable {
+  auto reply = [request, &filesystem, attr = *attr, create, fail,
+                is_beside = flags.is_beside](Result<fs::HandleId> handle) mutable {
     if (!handle.ok()) {
       filesystem.names().Forget(attr.inode, 1);
       return fail(handle.error(), std::move(create));
     }
     auto now = filesystem.names().GetAttr(create.caller.context, attr.inode);
-    ReplyCreate(request, {now.ok() ? *now : attr, *handle}, {create.parent, create.name});
+    EntryPlace place{create.parent, create.name};
+    place.is_beside = is_beside;
+    ReplyCreate(request, {now.ok() ? *now : attr, *handle}, place);
   };
   filesystem.open_files().Open(attr->inode, flags, std::move(reply), UntilStop(request, create.caller));
 }
@@ -138,6 +143,8 @@ fs::OpenFlags OpenFlagsOf(int flags) {
 void OpOpen(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file) {
   fs::OpenFlags flags = OpenFlagsOf(file->flags);
   flags.kills_set_id = (Receiver::Current().Body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
+  flags.is_beside = Receiver::Current().is_beside();
+  flags.may_pass = !flags.write && !flags.truncate && !flags.executes && !flags.from_disk;
   WhereItMayWait(request, [request, inode, flags](fs::FileSystem& filesystem, const fs::Caller& caller) {
     OpenAndReply(request, filesystem, caller, InodeId{inode}, flags);
   });

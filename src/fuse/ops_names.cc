@@ -8,6 +8,7 @@
 #include "fuse/admitted.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
+#include "fuse/receiver.h"
 #include "fuse/reply.h"
 #include "fuse/session.h"
 
@@ -37,8 +38,10 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid);
   const bool is_asked = IsAskedEachTime(request, InodeId{parent}, name);
-  auto reply = [request, parent, is_asked, name = std::string(name)](const Result<meta::Attr>& attr) {
-    const EntryPlace place{InodeId{parent}, name, is_asked};
+  // A file by its handle.
+  const bool is_beside = Receiver::Current().is_beside() && std::string_view(name) == ".";
+  auto reply = [request, parent, is_asked, is_beside, name = std::string(name)](const Result<meta::Attr>& attr) {
+    const EntryPlace place{InodeId{parent}, name, is_asked, is_beside};
     if (attr.ok() || attr.error().code != ErrorCode::kNotFound) {
       return ReplyEntry(request, attr, WhenOld::kDropped, place);
     }

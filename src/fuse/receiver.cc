@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "fuse/node_ids.h"
 #include "fuse/session.h"
 
 namespace cairnfs::fuse {
@@ -115,6 +116,7 @@ bool Receiver::ReceiveOne() {
     session_.NoteReceiverEnd(MakeError(ErrorCode::kIo, "short read from /dev/fuse"));
     return false;
   }
+  is_beside_ = TakeBesideBits({start, static_cast<size_t>(size)});
   message_ = start;
   Process(static_cast<size_t>(size));
   return true;

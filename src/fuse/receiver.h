@@ -78,6 +78,9 @@ class Receiver {
     const bool is_long_;
   };
 
+  // Whether the kernel named the file by the node id beside its own (fuse/node_ids.h).
+  bool is_beside() const { return is_beside_; }
+
   // The body of the request in hand, as the kernel sent it: for what libfuse does not hand on. REQUIRES
   // (unchecked): the request has a body of type T; its payload was not taken.
   template <typename T>
@@ -113,6 +116,7 @@ class Receiver {
   // Of the receiving thread alone.
   io::BufferRef home_;                  // what the next request is read into
   const std::byte* message_ = nullptr;  // the request in hand
+  bool is_beside_ = false;              // what it is for
   Packer packer_;
 
   std::atomic<int64_t> busy_since_{0};  // steady clock; 0: waits for a request or in one

@@ -8,8 +8,10 @@
 #include "base/log.h"
 #include "fs/atomic_files.h"
 #include "fs/attributes.h"
+#include "fs/backing_files.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
+#include "fuse/node_ids.h"
 #include "fuse/server.h"
 #include "fuse/session.h"
 
@@ -54,7 +56,10 @@ CacheTimes CacheTimesOf(fuse_req_t request) {
 
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr) {
   CacheTimes times = CacheTimesOf(request);
-  if (!SessionOf(request).filesystem().attributes().NoteReply(attr)) times.attr_seconds = 0;
+  fs::FileSystem& filesystem = SessionOf(request).filesystem();
+  if (!filesystem.attributes().NoteReply(attr)) times.attr_seconds = 0;
+  // A change by one node id leaves what the kernel remembers of the other.
+  if (S_ISREG(attr.mode) && filesystem.backing_files().IsBacked(attr.inode)) times.attr_seconds = 0;
   return times;
 }
 
@@ -62,9 +67,14 @@ CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr, const EntryP
   CacheTimes times = CacheTimesOf(request, attr);
   const bool may_keep = times.entry_seconds > 0;
   const bool is_asked_each_time =
-      may_keep && (place.was_asked_each_time || IsAskedEachTime(request, place.directory, place.name));
+      may_keep && (place.was_asked_each_time || place.is_beside || NamesBeside(request, attr) ||
+                   IsAskedEachTime(request, place.directory, place.name));
   if (is_asked_each_time) times.entry_seconds = 0;
   return times;
+}
+
+bool NamesBeside(fuse_req_t request, const meta::Attr& attr) {
+  return S_ISREG(attr.mode) && SessionOf(request).filesystem().open_files().NamesBeside(attr.inode);
 }
 
 bool IsAskedEachTime(fuse_req_t request, InodeId directory, std::string_view name) {
@@ -78,9 +88,9 @@ meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old) {
   return told;
 }
 
-fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times) {
+fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times, bool is_beside) {
   fuse_entry_param entry{};
-  entry.ino = attr.inode.value;
+  entry.ino = NodeIdOf(attr.inode, is_beside);
   entry.generation = attr.generation;
   entry.attr = StatOf(attr);
   entry.attr_timeout = times.attr_seconds;
@@ -100,9 +110,9 @@ fuse_open_out OpenOut(fs::HandleId handle, fs::BackingId backing) {
   return out;
 }
 
-fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times) {
+fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times, bool is_beside) {
   fuse_entry_out out{};
-  out.nodeid = attr.inode.value;
+  out.nodeid = NodeIdOf(attr.inode, is_beside);
   out.entry_valid = static_cast<uint64_t>(times.entry_seconds);
   out.attr_valid = static_cast<uint64_t>(times.attr_seconds);
   const struct stat from = StatOf(attr);
@@ -147,7 +157,10 @@ void ReplyStatus(fuse_req_t request, const Status& status) {
 void ReplyEntry(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_old, const EntryPlace& place) {
   if (!attr.ok()) return ReplyError(request, attr.error());
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  const fuse_entry_param entry = EntryOf(AttrToReply(*attr, when_old), CacheTimesOf(request, *attr, place));
+  EntryPlace there = place;
+  there.is_beside = place.is_beside || NamesBeside(request, *attr);  // once: it may be otherwise in a moment
+  const fuse_entry_param entry =
+      EntryOf(AttrToReply(*attr, when_old), CacheTimesOf(request, *attr, there), there.is_beside);
   if (fuse_reply_entry(request, &entry) != 0) filesystem.names().Forget(attr->inode, 1);
 }
 
@@ -159,7 +172,7 @@ void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_
 
 void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  const fuse_open_out out = OpenOut(handle);
+  const fuse_open_out out = OpenOut(handle, filesystem.open_files().BackingOf(handle));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
     filesystem.atomic_files().Release(inode, handle);
   }
@@ -170,8 +183,9 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created, con
   struct {
     fuse_entry_out entry;
     fuse_open_out open;
-  } out{EntryOut(AttrToReply(created.attr, WhenOld::kTaken), CacheTimesOf(request, created.attr, place)),
-        OpenOut(created.handle)};
+  } out{
+      EntryOut(AttrToReply(created.attr, WhenOld::kTaken), CacheTimesOf(request, created.attr, place), place.is_beside),
+      OpenOut(created.handle)};
   static_assert(sizeof out == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
     filesystem.atomic_files().Release(created.attr.inode, created.handle);

@@ -32,7 +32,10 @@ struct EntryPlace {
   InodeId directory;
   std::string_view name;
   bool was_asked_each_time = false;
+  bool is_beside = false;  // the kernel asked for the file by the node id beside, and so gets that again
 };
+// Whether the entry is to name the file by the node id beside its own. It then has no time.
+bool NamesBeside(fuse_req_t request, const meta::Attr& attr);
 // To be asked before the name is read.
 bool IsAskedEachTime(fuse_req_t request, InodeId directory, std::string_view name);
 CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr, const EntryPlace& place);
@@ -45,7 +48,7 @@ enum class WhenOld {
 inline constexpr uint32_t kPreferredBytes = kMiB;
 
 struct stat StatOf(const meta::Attr& attr);
-fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times);
+fuse_entry_param EntryOf(const meta::Attr& attr, const CacheTimes& times, bool is_beside = false);
 
 // Logs errors that say that something is wrong with the store, since the errno alone does not tell what.
 void ReplyError(fuse_req_t request, const Error& error);
@@ -66,6 +69,6 @@ void ReplyCreate(fuse_req_t request, const fs::FileSystem::Created& created, con
 meta::Attr AttrToReply(const meta::Attr& attr, WhenOld when_old);
 // With a backing id: the kernel reads and maps that file itself.
 fuse_open_out OpenOut(fs::HandleId handle, fs::BackingId backing = 0);
-fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times);
+fuse_entry_out EntryOut(const meta::Attr& attr, const CacheTimes& times, bool is_beside = false);
 
 }  // namespace cairnfs::fuse
