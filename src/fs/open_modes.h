@@ -4,6 +4,9 @@
 // none is. So a file has two node ids. Its own one has either mode, as the first open decides. The one *beside* it is
 // for who cannot be passed while others are: a writer, say. All opens of that are ordinary.
 //
+// Ordinary opens exist by one of the two ids at a time: the kernel keeps pages of mapped files by id, and drops them
+// when the file is written by that id.
+//
 // A file is known by its own id as long as that will do, since the kernel drops what it knows of a name whose id
 // changes. Who comes to the wrong one is sent to the other: with ESTALE, upon which the kernel looks the name up anew.
 #pragma once
@@ -25,27 +28,35 @@ enum class OpenMode : uint8_t {
 // Of one inode, and guarded by its lock.
 class OpenModes {
  public:
-  // For so long the id beside is named to everybody after somebody was sent there. He needs microseconds.
-  static constexpr std::chrono::seconds kSentFor{1};
+  // For so long an id is named to everybody after somebody was sent there, who needs microseconds; and for half of that
+  // time nothing is opened that would be in his way. Who is sent because of that has the other half.
+  static constexpr std::chrono::milliseconds kSentFor{1000};
 
   struct Asked {
     bool may_pass = false;   // for reading alone, and from memory
     bool is_beside = false;  // by that id
   };
-  // How the open is to be answered. nullopt: it is to be sent to the id beside. `backing`: the inode's, or null.
+  // How the open is to be answered. nullopt: it is to be sent to the other id. `backing`: the inode's, or null.
   std::optional<OpenMode> Decide(const Asked& asked, const Backing* backing);
   // An open that was answered so, until its release.
-  void NoteOpened(OpenMode mode) { (mode == OpenMode::kBeside ? beside_count_ : own_count_)++; }
-  void NoteReleased(OpenMode mode) { (mode == OpenMode::kBeside ? beside_count_ : own_count_)--; }
+  void NoteOpened(OpenMode mode) { CountOf(mode)++; }
+  void NoteReleased(OpenMode mode) { CountOf(mode)--; }
 
   // Whether who looks the file up is to get the id beside.
   bool NamesBeside(const Backing* backing) const;
 
  private:
-  static bool IsPassed(const Backing* backing) { return backing != nullptr && backing->open_count() > 0; }
+  uint64_t& CountOf(OpenMode mode) {
+    if (mode == OpenMode::kPassed) return passed_count_;
+    return mode == OpenMode::kOrdinary ? ordinary_count_ : beside_count_;
+  }
+  static bool IsWithin(const std::optional<Clock::time_point>& sent_at, Clock::duration time) {
+    return sent_at && Clock::Now() - *sent_at < time;
+  }
 
-  uint64_t own_count_ = 0, beside_count_ = 0;
-  std::optional<Clock::time_point> sent_at_;  // the last
+  uint64_t passed_count_ = 0, ordinary_count_ = 0;                  // by its own id: one of the two is 0
+  uint64_t beside_count_ = 0;                                       // 0 too where there are ordinary ones by its own id
+  std::optional<Clock::time_point> sent_beside_at_, sent_back_at_;  // the last
 };
 
 }  // namespace cairnfs::fs
