@@ -5,8 +5,6 @@
 namespace cairnfs::coherence {
 namespace {
 
-constexpr std::chrono::seconds kReleaseWait{1};
-
 auto LockedThrough(uint64_t handle) {
   return [handle](const FileLock& held) { return held.handle == handle; };
 }
@@ -21,20 +19,6 @@ ClusterLocks::ClusterLocks(const Parts& parts, const Options& options)
 ClusterLocks::~ClusterLocks() { EndWaits(); }  // and tasks_ ends the watches
 
 // --- calls ---
-
-FileLock ClusterLocks::LockOf(const Request& request) const {
-  const bool is_flock = request.kind == LockKind::kFlock;
-  FileLock lock;
-  lock.owner = {parts_.membership.self(), request.kind, is_flock ? request.handle : request.owner};
-  lock.type = request.type;
-  lock.handle = request.handle;
-  lock.pid = request.pid;
-  if (!is_flock) {
-    lock.start = request.start;
-    lock.last = request.last;
-  }
-  return lock;
-}
 
 void ClusterLocks::TryLock(const Request& request, Done<Outcome> done) {
   Ask(request.inode, {Kind::kTry, LockOf(request), 0, [done = std::move(done)](Result<LockAnswer> answer) {
@@ -107,13 +91,13 @@ void ClusterLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
   if (!MayHold(inode, LockedThrough(handle))) return;
   Operation operation{Kind::kReleaseHandle, {}, 0, {}};
   operation.lock.handle = handle;
-  StateOf(inode).closing.erase(handle);
+  StateOf(inode).closing.Forget(handle);
   AskIn(inode, std::move(operation));
 }
 
 void ClusterLocks::NoteClosed(InodeId inode, uint64_t handle) {
   MutexLock lock(mutex_);
-  if (MayHold(inode, LockedThrough(handle))) StateOf(inode).closing[handle] = Clock::Now();
+  if (MayHold(inode, LockedThrough(handle))) StateOf(inode).closing.Note(handle);
 }
 
 bool ClusterLocks::AwaitsRelease(const Request& request) const {
@@ -121,12 +105,7 @@ bool ClusterLocks::AwaitsRelease(const Request& request) const {
   MutexLock lock(mutex_);
   const auto found = inodes_.find(request.inode);
   if (found == inodes_.end()) return false;
-  const Inode& state = found->second;
-  const std::vector<FileLock>& held = state.locks.held();
-  return std::any_of(held.begin(), held.end(), [&](const FileLock& each) {
-    const auto closed = state.closing.find(each.handle);
-    return closed != state.closing.end() && Clock::Now() < closed->second + kReleaseWait && InConflict(each, wanted);
-  });
+  return found->second.closing.MayFree(found->second.locks.held(), wanted);
 }
 
 void ClusterLocks::ForgetAll() {

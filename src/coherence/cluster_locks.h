@@ -29,17 +29,15 @@
 #include "base/thread_annotations.h"
 #include "base/types.h"
 #include "cluster/membership.h"
+#include "coherence/file_locks.h"
 #include "coherence/inode_locks.h"
 #include "coherence/lock_holders.h"
 #include "kv/shared_store.h"
 
 namespace cairnfs::coherence {
 
-class ClusterLocks {
+class ClusterLocks final : public FileLocks {
  public:
-  template <typename T>
-  using Done = std::function<void(Result<T>)>;
-
   struct Parts {                      // all outlive it
     kv::SharedKvStore& shared;        // for watches
     kv::KvStore& fenced;              // for all else: MakeFencedStore
@@ -49,67 +47,31 @@ class ClusterLocks {
     unsigned threads = 4;  // each waits for the store on behalf of one inode
   };
 
-  using Outcome = LockOutcome;
-  using Ticket = LockTicket;
-  struct Request {
-    InodeId inode;
-    LockKind kind = LockKind::kRecord;
-    uint64_t owner = 0;   // of record locks: the kernel's number
-    uint64_t handle = 0;  // of the open file, which is the owner of a flock
-    uint32_t pid = 0;
-    LockType type = LockType::kShared;
-    uint64_t start = 0, last = kLockOffsetMax;  // of record locks
-  };
-  struct Holder {
-    LockType type;
-    uint64_t start, last;
-    uint32_t pid;  // 0: on another host
-  };
-
   explicit ClusterLocks(const Parts& parts) : ClusterLocks(parts, Options()) {}
   ClusterLocks(const Parts& parts, const Options& options);
   // REQUIRES (unchecked): no call is in progress or follows. What waits is answered with kInterrupted.
-  ~ClusterLocks();
-  ClusterLocks(const ClusterLocks&) = delete;
+  ~ClusterLocks() override;
 
-  // Whether closing may free locks: of this owner, as ReleaseOwner, or through this open file, as ReleaseHandle.
-  bool MayHoldOf(InodeId inode, uint64_t owner) const;
-  bool MayHoldThrough(InodeId inode, uint64_t handle) const;
-
-  // `done` is called exactly once, perhaps before the function returns, on any thread and with no lock held. After an
-  // error the lock is not held.
-  // What the owner holds in the range is replaced; a flock of another type goes before the new one is tried, as
-  // flock(2) has it. kTooLarge: more locks on the file than a host may have. kStale: the session is lost. kNoSpace.
-  void TryLock(const Request& request, Done<Outcome> done);
-  // Waits. Whoever began to wait first has it first, over all hosts, as far as their hosts answer. The ticket is for
-  // Cancel.
-  Ticket Lock(const Request& request, Done<Outcome> done);
-  // Ends a wait in the inode with kInterrupted, or lets it end with kGranted when that came first. Nothing when it has
-  // ended. Calls `done` on another thread.
-  void Cancel(InodeId inode, Ticket ticket);
-  // Frees the owner's locks in the range. At once when it has none. kNoSpace: they go as soon as the store has room.
-  void Unlock(const Request& request, const Done<void>& done);
-  // The lock that would stand in the way of a record lock; nullopt: none.
-  void Test(const Request& request, Done<std::optional<Holder>> done);
-
-  // A process closed a descriptor: its record locks on the file go. At once when it has none.
-  void ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done);
-  // The open file is gone, and what was locked through it. Later calls for the inode come after it.
-  void ReleaseHandle(InodeId inode, uint64_t handle);
-
-  // close(2) does not wait for ReleaseHandle. So whoever tries a lock after the close may be told too early that it is
-  // held.
-  // A descriptor of the open file was closed: perhaps the last one.
-  void NoteClosed(InodeId inode, uint64_t handle);
-  // Whether a lock that this host holds, and that stands in the way, may be freed by a close that has returned: for a
-  // second. After that the open file is taken to have more descriptors.
-  bool AwaitsRelease(const Request& request) const;
+  bool MayHoldOf(InodeId inode, uint64_t owner) const override;
+  bool MayHoldThrough(InodeId inode, uint64_t handle) const override;
+  // Of these, kStale: the session is lost. kNoSpace.
+  void TryLock(const Request& request, Done<Outcome> done) override;
+  // Whoever began to wait first has it first, over all hosts, as far as their hosts answer.
+  Ticket Lock(const Request& request, Done<Outcome> done) override;
+  void Cancel(InodeId inode, Ticket ticket) override;
+  // kNoSpace: they go as soon as the store has room.
+  void Unlock(const Request& request, const Done<void>& done) override;
+  void Test(const Request& request, Done<std::optional<Holder>> done) override;
+  void ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) override;
+  void ReleaseHandle(InodeId inode, uint64_t handle) override;
+  void NoteClosed(InodeId inode, uint64_t handle) override;
+  bool AwaitsRelease(const Request& request) const override;
 
   // The session is lost, and every lock with it: what waits or runs fails with kStale. REQUIRES
   // (unchecked): before Membership::Rejoin.
   void ForgetAll();
-  // The mount ends: waits end with kInterrupted, also later ones, and nothing waits for a store that is away.
-  void EndWaits();
+  // And nothing waits for a store that is away.
+  void EndWaits() override;
 
  private:
   using Operation = LockOperation;
@@ -117,15 +79,15 @@ class ClusterLocks {
   struct Inode {
     explicit Inode(const cluster::NodeId& self) : locks(self) {}
     InodeLocks locks;
-    std::map<uint64_t, Clock::time_point> closing;  // open files, by NoteClosed
-    bool running = false;                           // a task for it is posted or at work
-    std::unique_ptr<kv::KvWatch> watch;             // made and ended by the task alone
-    bool watch_failed = false;                      // the last try to make it
-    bool ends_watch = false;                        // once nobody waits
-    std::vector<LockOwner> holders;                 // of record locks, as holders_ has them
+    ClosingHandles closing;
+    bool running = false;                // a task for it is posted or at work
+    std::unique_ptr<kv::KvWatch> watch;  // made and ended by the task alone
+    bool watch_failed = false;           // the last try to make it
+    bool ends_watch = false;             // once nobody waits
+    std::vector<LockOwner> holders;      // of record locks, as holders_ has them
   };
 
-  FileLock LockOf(const Request& request) const;
+  FileLock LockOf(const Request& request) const { return FileLocks::LockOf(request, parts_.membership.self()); }
   Inode& StateOf(InodeId inode) REQUIRES_LOCK(mutex_);
   void Ask(InodeId inode, Operation operation) EXCLUDES_LOCK(mutex_);
   void AskIn(InodeId inode, Operation operation) REQUIRES_LOCK(mutex_);

@@ -15,23 +15,16 @@
 #include <utility>
 #include <vector>
 
+#include "coherence/file_locks.h"
 #include "coherence/lock_cycle.h"
 #include "coherence/lock_table.h"
 
 namespace cairnfs::coherence {
 
-enum class LockOutcome {
-  kGranted,
-  kWouldBlock,  // of a try: somebody holds what stands in the way
-  kDeadlock,    // of a wait: owners of record locks would wait for each other for ever
-  kInterrupted,
-};
 struct LockAnswer {
   LockOutcome outcome = LockOutcome::kGranted;
   std::optional<FileLock> holder;  // of what stands in the way
 };
-
-using LockTicket = uint64_t;  // of a wait; not 0
 
 struct LockOperation {
   enum class Kind { kTry, kWait, kCancel, kUnlock, kReleaseHandle, kTest };

@@ -85,8 +85,9 @@ bool LocalClosing::MayHaveWritten(Handle& handle, const Caller& caller) {
   return ProcessOf(writer) == ProcessOf(caller.pid) || !HasOpenForWriting(writer, handle.inode->id);
 }
 
-void LocalClosing::Close(const HandlePtr& handle, const Descriptor&, const Caller& caller, Done<void> done) {
+void LocalClosing::Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) {
   const InodePtr& inode = handle->inode;
+  at_.locks.NoteClosed(inode->id, closed.handle);
   // Each dup, fork and exec closes descriptors. Of a file that another process writes on that is no close.
   const bool wrote = handle->flags.write && MayHaveWritten(*handle, caller);
   Status status;
@@ -100,7 +101,7 @@ void LocalClosing::Close(const HandlePtr& handle, const Descriptor&, const Calle
     }
     if (status.ok() && handle->flags.write) status = CheckDisk(inode);
   }
-  done(status);
+  at_.locks.ReleaseOwner(inode->id, closed.lock_owner, [done, status](const Status&) { done(status); });
 }
 
 Status LocalClosing::CheckDisk(const InodePtr& inode) {

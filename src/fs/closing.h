@@ -1,11 +1,11 @@
-// Closing: what close(2) and unlock wait for, and the locks that a close frees. On a host alone they do not wait, and
-// the kernel keeps the locks. Among several hosts they return when other hosts see what was written
+// Closing: what close(2) and unlock wait for, and the locks that a close frees, where the daemon keeps them. On a host
+// alone they do not wait. Among several hosts they return when other hosts see what was written
 // (docs/cluster/publishing.md).
 #pragma once
 
 #include <functional>
 
-#include "coherence/cluster_locks.h"
+#include "coherence/file_locks.h"
 #include "fs/calls.h"
 #include "fs/contents.h"
 #include "fs/error_names.h"
@@ -52,9 +52,9 @@ class Closing {
   virtual void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) = 0;
   // The last descriptor is gone. Frees its flocks and OFD locks, of which the kernel tells neither unlock nor owner,
   // once what was written under them is published.
-  virtual void FreeLocks(const HandlePtr& /*handle*/, HandleId /*id*/) {}
+  virtual void FreeLocks(const HandlePtr& handle, HandleId id) = 0;
   // Ends all waits for locks; later ones end at once.
-  virtual void EndWaits() {}
+  virtual void EndWaits() = 0;
   // The last descriptor of a handle with these flags is gone.
   virtual void NoteReleased([[maybe_unused]] const InodePtr& inode, const OpenFlags& /*flags*/)
       REQUIRES_LOCK(inode->mutex) {}
@@ -85,11 +85,14 @@ class LocalClosing final : public Closing {
     Streams& streams;
     SyncRounds& rounds;
     ErrorNames& error_names;
+    coherence::FileLocks& locks;
   };
   explicit LocalClosing(const Parts& parts) : at_(parts) {}
 
   void Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) override;
   void NoteWriter(Handle& handle, const Caller& caller) override;
+  void FreeLocks(const HandlePtr& handle, HandleId id) override { at_.locks.ReleaseHandle(handle->inode->id, id); }
+  void EndWaits() override { at_.locks.EndWaits(); }
 
  private:
   static bool MayHaveWritten(Handle& handle, const Caller& caller);
@@ -112,7 +115,7 @@ class SharedClosing final : public Closing {
     SharedCalls& calls;
     Waits& waits;
     ErrorNames& error_names;
-    coherence::ClusterLocks& locks;
+    coherence::FileLocks& locks;
   };
   explicit SharedClosing(const Parts& parts) : at_(parts) {}
 

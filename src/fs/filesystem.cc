@@ -120,10 +120,7 @@ std::optional<Error> FileSystem::WhyNoBufferComes(std::chrono::milliseconds with
   return impl_->room->WhyNoBufferComes(without_release, waits_since);
 }
 
-coherence::ClusterLocks& FileSystem::locks() const {
-  assert(impl_->parts.cluster);
-  return impl_->parts.cluster->locks;
-}
+coherence::FileLocks& FileSystem::locks() const { return impl_->locks(); }
 
 void FileSystem::EndWaits() {
   impl_->session->EndWaits();

@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "chunking/chunker.h"
+#include "coherence/file_locks.h"
 #include "fs/directory_listing.h"
 #include "io/buffer_pool.h"
 #include "kv/local_store.h"
@@ -37,7 +38,7 @@ class Peers;
 }  // namespace cairnfs::cluster
 namespace cairnfs::coherence {
 class ClusterLocks;
-}
+}  // namespace cairnfs::coherence
 namespace cairnfs::kv {
 class SharedKvStore;
 }  // namespace cairnfs::kv
@@ -268,8 +269,8 @@ class FileSystem {
   ~FileSystem();
   struct Impl;  // fs/wiring.h
 
-  // Whether all names change through this mount, so that what its kernel was told of one stays true, and its kernel
-  // keeps the locks. Not where other hosts share the namespace.
+  // Whether all names change through this mount, so that what its kernel was told of one stays true. Not where other
+  // hosts share the namespace.
   bool owns_names() const;
   // Runs the task on a thread that may wait; at once on this one where no call waits for another host. Any thread. The
   // second is for a caller that can be killed, and is then not to wait for a thread any more (fs/blocking_calls.h).
@@ -323,8 +324,8 @@ class FileSystem {
   // `without_release`: why none comes, once accepted bytes that find no room hold them all. Has it tried first, beside,
   // whether they find some. Does not wait; to be asked again and again.
   std::optional<Error> WhyNoBufferComes(std::chrono::milliseconds without_release, Clock::time_point waits_since);
-  // Where the front end brings its lock requests. REQUIRES: not owns_names.
-  coherence::ClusterLocks& locks() const;
+  // Where the front end brings its lock requests, if the kernel does not keep the locks.
+  coherence::FileLocks& locks() const;
   // Ends, with errors, requests that wait for others: locks, reads of what is on hosts that do not answer, and moves
   // and links that wait for copies. None waits from now on. For the front end, once it takes no more requests.
   void EndWaits();

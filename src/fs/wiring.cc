@@ -204,7 +204,7 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
                                                            .room = *room,
                                                            .totals = *local_totals,
                                                            .waiters = *waiters});
-  closing = std::make_unique<LocalClosing>(LocalClosing::Parts{*streams, *rounds, *error_names});
+  closing = std::make_unique<LocalClosing>(LocalClosing::Parts{*streams, *rounds, *error_names, file_locks});
   MakeThemes(std::make_unique<LocalNameChanges>(MakeServices()));
 }
 

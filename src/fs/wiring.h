@@ -6,6 +6,8 @@
 #include <memory>
 #include <stop_token>
 
+#include "coherence/cluster_locks.h"
+#include "coherence/local_locks.h"
 #include "fs/atomic_files.h"
 #include "fs/attributes.h"
 #include "fs/backing_files.h"
@@ -31,6 +33,7 @@ namespace cairnfs::fs {
 struct FileSystem::Impl {
   virtual ~Impl() = default;  // the whole is ended by End, which what was made half does not need
   virtual Status Start() = 0;
+  virtual coherence::FileLocks& locks() = 0;
   // Other hosts are answered, and orphans removed, no more.
   virtual void LeaveCluster(Clock::time_point) {}
   void End();  // ends all threads but the rounds'; waits for the reads in flight
@@ -102,8 +105,10 @@ struct LocalFileSystem final : FileSystem::Impl {
   LocalFileSystem(const FileSystem::Parts& the_parts, const FsOptions& the_options, uint64_t uncollected_bytes);
   ~LocalFileSystem() override { End(); }
   Status Start() override;
+  coherence::FileLocks& locks() override { return file_locks; }
 
   MetadataRoom metadata_room;
+  coherence::LocalLocks file_locks;     // empty where the kernel keeps them
   LocalTotals* local_totals = nullptr;  // `totals`
 };
 
@@ -127,6 +132,7 @@ struct SharedFileSystem final : SharedRoundParts, FileSystem::Impl {
   void MakeShares();           // of quotas
   void CompareAllWithStore();  // each open file, before it is read or published again
   Status Start() override;
+  coherence::FileLocks& locks() override { return parts.cluster->locks; }
   void LeaveCluster(Clock::time_point waits_end) override {
     host.EndSyncsBy(waits_end);
     member->Stop();

@@ -1,5 +1,5 @@
-// Locks that hold across hosts. The kernel sends these requests only in a cluster. On one host it keeps the locks
-// itself (docs/decisions/locks-on-one-host.md, docs/decisions/locks-over-hosts.md).
+// Locks that the daemon keeps. The kernel sends these requests in a cluster, and on one host where it reads files in
+// memory itself; else it keeps the locks (docs/decisions/locks-on-one-host.md, docs/decisions/locks-over-hosts.md).
 #include <fcntl.h>
 #include <sys/file.h>
 
@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "coherence/cluster_locks.h"
+#include "coherence/file_locks.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
 #include "fuse/reply.h"
@@ -17,16 +17,16 @@
 namespace cairnfs::fuse {
 namespace {
 
-using coherence::ClusterLocks;
+using coherence::FileLocks;
 
 constexpr std::chrono::milliseconds kTryAgain{2}, kTryFor{1000};
 
 // A lock that waits, as FUSE_INTERRUPT finds it.
 struct WaitingRequest {
-  WaitingRequest(ClusterLocks& the_locks, InodeId the_inode) : locks(the_locks), inode(the_inode) {}
-  ClusterLocks& locks;
+  WaitingRequest(FileLocks& the_locks, InodeId the_inode) : locks(the_locks), inode(the_inode) {}
+  FileLocks& locks;
   const InodeId inode;
-  std::atomic<ClusterLocks::Ticket> ticket{0};  // 0: not known yet
+  std::atomic<FileLocks::Ticket> ticket{0};  // 0: not known yet
   std::atomic<bool> interrupted{false};
 };
 
@@ -34,17 +34,17 @@ struct WaitingRequest {
 void CancelWaiting(fuse_req_t, void* data) {
   auto* waiting = static_cast<WaitingRequest*>(data);
   waiting->interrupted.store(true);
-  if (const ClusterLocks::Ticket ticket = waiting->ticket.load(); ticket != 0)
+  if (const FileLocks::Ticket ticket = waiting->ticket.load(); ticket != 0)
     waiting->locks.Cancel(waiting->inode, ticket);
 }
 
-int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
+int ErrnoOfLock(const Result<FileLocks::Outcome>& outcome) {
   if (!outcome.ok()) return outcome.error().code == ErrorCode::kTooLarge ? ENOLCK : ErrnoOf(outcome.error());
   switch (*outcome) {
-    case ClusterLocks::Outcome::kGranted: return 0;
-    case ClusterLocks::Outcome::kWouldBlock: return EAGAIN;
-    case ClusterLocks::Outcome::kDeadlock: return EDEADLK;
-    case ClusterLocks::Outcome::kInterrupted: return EINTR;
+    case FileLocks::Outcome::kGranted: return 0;
+    case FileLocks::Outcome::kWouldBlock: return EAGAIN;
+    case FileLocks::Outcome::kDeadlock: return EDEADLK;
+    case FileLocks::Outcome::kInterrupted: return EINTR;
   }
   return EIO;
 }
@@ -52,8 +52,8 @@ int ErrnoOfLock(const Result<ClusterLocks::Outcome>& outcome) {
 // Replies, and frees the lock again when the kernel does not learn of it. It is an error, too, when the lock was
 // granted in the host's next session: the locks that the open file had before are lost, and its process has to be told.
 // The new holder reads what the holders before it wrote and synced, also through a descriptor that was open meanwhile.
-void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock,
-               const Result<ClusterLocks::Outcome>& outcome) {
+void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const FileLocks::Request& lock,
+               const Result<FileLocks::Outcome>& outcome) {
   int error = ErrnoOfLock(outcome);
   const bool is_granted = error == 0;
   if (is_granted) {
@@ -64,12 +64,12 @@ void ReplyLock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLock
   if (is_granted && (error != 0 || !is_told)) filesystem.locks().Unlock(lock, [](const Result<void>&) {});
 }
 
-void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
-  ClusterLocks& locks = filesystem.locks();
+void Wait(fuse_req_t request, fs::FileSystem& filesystem, const FileLocks::Request& lock) {
+  FileLocks& locks = filesystem.locks();
   auto waiting = std::make_shared<WaitingRequest>(locks, lock.inode);
   fuse_req_interrupt_func(request, &CancelWaiting, waiting.get());
   const auto ticket =
-      locks.Lock(lock, [request, &filesystem, lock, waiting](const Result<ClusterLocks::Outcome>& outcome) {
+      locks.Lock(lock, [request, &filesystem, lock, waiting](const Result<FileLocks::Outcome>& outcome) {
         // Waits for a CancelWaiting that runs, and none is called after it. So `waiting` may go.
         fuse_req_interrupt_func(request, nullptr, nullptr);
         ReplyLock(request, filesystem, lock, outcome);
@@ -78,7 +78,7 @@ void Wait(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   if (waiting->interrupted.load()) locks.Cancel(lock.inode, ticket);
 }
 
-void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock) {
+void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const FileLocks::Request& lock) {
   filesystem.PublishBeforeUnlock(
       lock.handle,
       [request, &filesystem, lock] {
@@ -89,12 +89,12 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::
 
 // A close frees a lock once its RELEASE is served, for which close(2) does not wait. Whoever asks after the close still
 // finds the lock free. Until `until` only: each process that exits with a copy of the descriptor closes once more.
-void Try(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, Clock::time_point until) {
-  ClusterLocks& locks = filesystem.locks();
+void Try(fuse_req_t request, fs::FileSystem& filesystem, const FileLocks::Request& lock, Clock::time_point until) {
+  FileLocks& locks = filesystem.locks();
   // Before the try: a RELEASE that is served after it is the reason for another one.
   const bool awaits = locks.AwaitsRelease(lock) && Clock::Now() < until;
-  locks.TryLock(lock, [request, &filesystem, lock, awaits, until](const Result<ClusterLocks::Outcome>& outcome) {
-    const bool is_refused = outcome.ok() && *outcome == ClusterLocks::Outcome::kWouldBlock;
+  locks.TryLock(lock, [request, &filesystem, lock, awaits, until](const Result<FileLocks::Outcome>& outcome) {
+    const bool is_refused = outcome.ok() && *outcome == FileLocks::Outcome::kWouldBlock;
     if (!is_refused || !awaits) return ReplyLock(request, filesystem, lock, outcome);
     filesystem.RunBlocking([request, &filesystem, lock, until] {
       Clock::SleepFor(kTryAgain);
@@ -103,7 +103,7 @@ void Try(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Req
   });
 }
 
-void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Request& lock, bool sleep) {
+void Lock(fuse_req_t request, fs::FileSystem& filesystem, const FileLocks::Request& lock, bool sleep) {
   if (const Status session = filesystem.CheckSession(lock.handle); !session.ok()) {
     return ReplyError(request, session.error());
   }
@@ -117,8 +117,8 @@ void Lock(fuse_req_t request, fs::FileSystem& filesystem, const ClusterLocks::Re
   ask();
 }
 
-ClusterLocks::Request RequestOf(fuse_req_t request, fuse_ino_t inode, const fuse_file_info& file) {
-  ClusterLocks::Request lock;
+FileLocks::Request RequestOf(fuse_req_t request, fuse_ino_t inode, const fuse_file_info& file) {
+  FileLocks::Request lock;
   lock.inode = InodeId{inode};
   lock.owner = file.lock_owner;
   lock.handle = file.fh;
@@ -127,7 +127,7 @@ ClusterLocks::Request RequestOf(fuse_req_t request, fuse_ino_t inode, const fuse
 }
 
 // The kernel has computed and checked start and length.
-void TakeRange(const struct flock& range, ClusterLocks::Request& lock) {
+void TakeRange(const struct flock& range, FileLocks::Request& lock) {
   lock.start = static_cast<uint64_t>(range.l_start);
   lock.last = range.l_len == 0 ? coherence::kLockOffsetMax : lock.start + static_cast<uint64_t>(range.l_len) - 1;
   lock.type = range.l_type == F_WRLCK ? coherence::LockType::kExclusive : coherence::LockType::kShared;
@@ -138,9 +138,9 @@ void TakeRange(const struct flock& range, ClusterLocks::Request& lock) {
 }  // namespace
 
 void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range) {
-  ClusterLocks::Request lock = RequestOf(request, inode, *file);
+  FileLocks::Request lock = RequestOf(request, inode, *file);
   TakeRange(*range, lock);
-  SessionOf(request).filesystem().locks().Test(lock, [request](Result<std::optional<ClusterLocks::Holder>> holder) {
+  SessionOf(request).filesystem().locks().Test(lock, [request](Result<std::optional<FileLocks::Holder>> holder) {
     if (!holder.ok()) return ReplyError(request, holder.error());
     struct flock answer {};
     answer.l_type = F_UNLCK;
@@ -156,14 +156,14 @@ void OpGetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct 
 }
 
 void OpSetLk(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, struct flock* range, int sleep) {
-  ClusterLocks::Request lock = RequestOf(request, inode, *file);
+  FileLocks::Request lock = RequestOf(request, inode, *file);
   TakeRange(*range, lock);
   if (range->l_type == F_UNLCK) return Unlock(request, SessionOf(request).filesystem(), lock);
   Lock(request, SessionOf(request).filesystem(), lock, sleep != 0);
 }
 
 void OpFlock(fuse_req_t request, fuse_ino_t inode, fuse_file_info* file, int operation) {
-  ClusterLocks::Request lock = RequestOf(request, inode, *file);
+  FileLocks::Request lock = RequestOf(request, inode, *file);
   lock.kind = coherence::LockKind::kFlock;
   lock.type = (operation & LOCK_EX) != 0 ? coherence::LockType::kExclusive : coherence::LockType::kShared;
   if ((operation & LOCK_UN) != 0) return Unlock(request, SessionOf(request).filesystem(), lock);

@@ -1,0 +1,238 @@
+#include "coherence/local_locks.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace cairnfs::coherence {
+namespace {
+
+bool IsRecord(const FileLock& lock) { return lock.owner.kind == LockKind::kRecord; }
+
+}  // namespace
+
+void LocalLocks::Answers::Send() {
+  for (auto& [done, outcome] : outcomes) done(std::move(outcome));
+}
+
+// --- what is held ---
+
+bool LocalLocks::MayHold(InodeId inode, const std::function<bool(const FileLock&)>& matches) const {
+  MutexLock lock(mutex_);
+  const auto found = inodes_.find(inode);
+  if (found == inodes_.end()) return false;
+  const std::vector<FileLock>& held = found->second.held.held();
+  return std::any_of(held.begin(), held.end(), matches);
+}
+
+bool LocalLocks::MayHoldOf(InodeId inode, uint64_t owner) const {
+  return MayHold(inode, [owner](const FileLock& held) { return IsRecord(held) && held.owner.number == owner; });
+}
+
+bool LocalLocks::MayHoldThrough(InodeId inode, uint64_t handle) const {
+  return MayHold(inode, [handle](const FileLock& held) { return held.handle == handle; });
+}
+
+void LocalLocks::ForgetIfEmpty(InodeId inode) {
+  if (const auto found = inodes_.find(inode); found != inodes_.end() && found->second.empty()) inodes_.erase(found);
+}
+
+void LocalLocks::Test(const Request& request, Done<std::optional<Holder>> done) {
+  const FileLock wanted = LockOf(request, {});
+  std::optional<Holder> holder;
+  {
+    MutexLock lock(mutex_);
+    const auto found = inodes_.find(request.inode);
+    const FileLock* held = found == inodes_.end() ? nullptr : found->second.held.Conflict(wanted);
+    if (held != nullptr) holder = Holder{held->type, held->start, held->last, held->pid};
+  }
+  done(holder);
+}
+
+// --- taking ---
+
+std::optional<Result<LocalLocks::Outcome>> LocalLocks::Take(Inode& state, const FileLock& lock) {
+  if (!IsRecord(lock)) {
+    const std::vector<FileLock>& held = state.held.held();
+    const auto own =
+        std::find_if(held.begin(), held.end(), [&](const FileLock& each) { return each.owner == lock.owner; });
+    if (own != held.end() && own->type == lock.type) return Outcome::kGranted;
+    state.held.Unset(lock.owner, 0, kLockOffsetMax);
+  }
+  if (state.held.Conflict(lock) != nullptr) return std::nullopt;
+  if (state.held.held().size() + state.waits.size() >= LockTable::kLocksMax) return LockTable::Full();
+  if (Status set = state.held.Set(lock); !set.ok()) return set.error();
+  return Outcome::kGranted;
+}
+
+void LocalLocks::TryLock(const Request& request, Done<Outcome> done) {
+  Answers answers;
+  {
+    MutexLock lock(mutex_);
+    auto taken = Take(inodes_[request.inode], LockOf(request, {}));
+    GrantWaits(request.inode, answers);  // what it had in place of this may have been more
+    answers.outcomes.emplace_back(std::move(done), taken ? *std::move(taken) : Outcome::kWouldBlock);
+  }
+  answers.Send();
+}
+
+LocalLocks::Ticket LocalLocks::Lock(const Request& request, Done<Outcome> done) {
+  Answers answers;
+  Ticket ticket = 0;
+  {
+    MutexLock lock(mutex_);
+    ticket = next_ticket_++;
+    const FileLock wanted = LockOf(request, {});
+    if (auto taken = Take(inodes_[request.inode], wanted)) {
+      answers.outcomes.emplace_back(std::move(done), *std::move(taken));
+    } else if (Result<Outcome> refused = BeginWait(request.inode, {ticket, wanted, done});
+               !refused.ok() || *refused != Outcome::kGranted) {
+      answers.outcomes.emplace_back(std::move(done), std::move(refused));
+    }
+    GrantWaits(request.inode, answers);
+  }
+  answers.Send();
+  return ticket;
+}
+
+// kGranted: it waits.
+Result<LocalLocks::Outcome> LocalLocks::BeginWait(InodeId inode, Wait wait) {
+  if (is_ending_) return Outcome::kInterrupted;
+  Inode& state = inodes_[inode];
+  if (state.held.held().size() + state.waits.size() >= LockTable::kLocksMax) return LockTable::Full();
+  if (IsRecord(wait.lock)) {
+    if (ClosesCycle(inode, wait.lock)) return Outcome::kDeadlock;
+    waits_.emplace(wait.lock.owner.number, WaitOfOwner{inode, wait.lock});
+  }
+  state.waits.push_back(std::move(wait));
+  return Outcome::kGranted;
+}
+
+bool LocalLocks::ClosesCycle(InodeId inode, const FileLock& wanted) const {
+  std::unordered_set<uint64_t> seen;
+  std::vector<WaitOfOwner> ahead{{inode, wanted}};
+  for (size_t looked = 0; !ahead.empty() && looked < kCycleWaitsMax; ++looked) {
+    const WaitOfOwner wait = ahead.back();
+    ahead.pop_back();
+    for (const FileLock& held : inodes_.at(wait.inode).held.held()) {
+      if (!InConflict(held, wait.lock)) continue;
+      if (held.owner == wanted.owner) return true;
+      if (!seen.insert(held.owner.number).second) continue;
+      const auto [begin, end] = waits_.equal_range(held.owner.number);
+      for (auto next = begin; next != end; ++next) ahead.push_back(next->second);
+    }
+  }
+  return false;
+}
+
+// --- freeing ---
+
+void LocalLocks::GrantWaits(InodeId inode, Answers& answers) {
+  Inode& state = inodes_[inode];
+  // A lock that is granted may replace one that was more: then those that were passed over are looked at again.
+  for (bool looks_again = true; looks_again;) {
+    looks_again = false;
+    std::vector<Wait> left;
+    for (Wait& wait : state.waits) {
+      if (state.held.Conflict(wait.lock) != nullptr) {
+        left.push_back(std::move(wait));
+        continue;
+      }
+      ForgetWait(wait.lock, inode);
+      const Status set = state.held.Set(wait.lock);
+      answers.outcomes.emplace_back(std::move(wait.done),
+                                    set.ok() ? Result<Outcome>(Outcome::kGranted) : Result<Outcome>(set.error()));
+      looks_again = !left.empty();
+    }
+    state.waits = std::move(left);
+  }
+  ForgetIfEmpty(inode);
+}
+
+void LocalLocks::ForgetWait(const FileLock& lock, InodeId inode) {
+  if (!IsRecord(lock)) return;
+  const auto [begin, end] = waits_.equal_range(lock.owner.number);
+  const auto found = std::find_if(
+      begin, end, [&](const auto& each) { return each.second.inode == inode && each.second.lock == lock; });
+  if (found != end) waits_.erase(found);
+}
+
+void LocalLocks::Unlock(const Request& request, const Done<void>& done) {
+  Answers answers;
+  {
+    MutexLock lock(mutex_);
+    const FileLock freed = LockOf(request, {});
+    const auto found = inodes_.find(request.inode);
+    if (found != inodes_.end() && found->second.held.Unset(freed.owner, freed.start, freed.last)) {
+      GrantWaits(request.inode, answers);
+    }
+  }
+  answers.Send();
+  done(Status());
+}
+
+void LocalLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) {
+  Request request;
+  request.inode = inode;
+  request.owner = owner;
+  Unlock(request, done);
+}
+
+void LocalLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
+  Answers answers;
+  {
+    MutexLock lock(mutex_);
+    const auto found = inodes_.find(inode);
+    if (found == inodes_.end()) return;
+    found->second.closing.Forget(handle);
+    if (found->second.held.UnsetHandle(handle)) GrantWaits(inode, answers);
+  }
+  answers.Send();
+}
+
+void LocalLocks::NoteClosed(InodeId inode, uint64_t handle) {
+  MutexLock lock(mutex_);
+  const auto found = inodes_.find(inode);
+  if (found == inodes_.end()) return;
+  const std::vector<FileLock>& held = found->second.held.held();
+  const bool holds = std::any_of(held.begin(), held.end(), [&](const FileLock& each) { return each.handle == handle; });
+  if (holds) found->second.closing.Note(handle);
+}
+
+bool LocalLocks::AwaitsRelease(const Request& request) const {
+  MutexLock lock(mutex_);
+  const auto found = inodes_.find(request.inode);
+  return found != inodes_.end() && found->second.closing.MayFree(found->second.held.held(), LockOf(request, {}));
+}
+
+// --- the ends of waits ---
+
+void LocalLocks::Cancel(InodeId inode, Ticket ticket) {
+  MutexLock lock(mutex_);
+  const auto found = inodes_.find(inode);
+  if (found == inodes_.end()) return;
+  std::vector<Wait>& waits = found->second.waits;
+  const auto wait = std::find_if(waits.begin(), waits.end(), [&](const Wait& each) { return each.ticket == ticket; });
+  if (wait == waits.end()) return;
+  ForgetWait(wait->lock, inode);
+  cancels_.Post([done = std::move(wait->done)] { done(Outcome::kInterrupted); });
+  waits.erase(wait);
+  ForgetIfEmpty(inode);
+}
+
+void LocalLocks::EndWaits() {
+  Answers answers;
+  {
+    MutexLock lock(mutex_);
+    is_ending_ = true;
+    waits_.clear();
+    for (auto& [inode, state] : inodes_) {
+      for (Wait& wait : state.waits) answers.outcomes.emplace_back(std::move(wait.done), Outcome::kInterrupted);
+      state.waits.clear();
+    }
+    std::erase_if(inodes_, [](const auto& each) { return each.second.empty(); });
+  }
+  answers.Send();
+}
+
+}  // namespace cairnfs::coherence
