@@ -279,7 +279,8 @@ bool BufferPool::WantsTouching() const {
 
 void BufferPool::NoteTouched() {
   const size_t touched = count_ - lent_count() - untouched_.size() - touching_count_;
-  touched_count_.store(std::max(touched, first_touched_count_), std::memory_order_relaxed);
+  const size_t first_count = std::min(first_touched_count_, count_ - lent_count());
+  touched_count_.store(std::max(touched, first_count), std::memory_order_relaxed);
 }
 
 void BufferPool::TouchAhead(const std::stop_token& stop) {

@@ -298,6 +298,8 @@ TEST(BufferPool, LendsHalfAtMostAndNeverWhatItNeedsItself) {
     std::vector<BufferRef> taken;
     while (BufferRef buffer = pool->TryAcquire()) taken.push_back(std::move(buffer));
     EXPECT_EQ(taken.size(), 28u);  // all but the reserve
+    EXPECT_EQ(pool->touched_count(), 32u);
+    EXPECT_TRUE(pool->UnderPressure()) << "what is lent counts for nobody";
     second.reset();
     EXPECT_TRUE(pool->TryAcquire());
     EXPECT_FALSE(pool->Borrow(11 * BufferPool::kBufferBytes).has_value()) << "it would be under pressure";
