@@ -94,6 +94,13 @@ std::string SpaceText(const control::StatusReply& status) {
   return text;
 }
 
+std::string PassthroughText(const control::Passthrough& passthrough) {
+  if (!passthrough.why_not().empty()) return fmt::format("no: {}", passthrough.why_not());
+  return fmt::format("{} {} in memory, {}; {} opens, {} fills, {} that failed", passthrough.files(),
+                     passthrough.files() == 1 ? "file" : "files", FormatSize(passthrough.bytes()),
+                     passthrough.opens_total(), passthrough.fills_total(), passthrough.fills_failed_total());
+}
+
 std::string ActivityText(const control::StatusReply& status) {
   const control::Activity& activity = status.activity();
   std::string text = Line("not durable", FormatSize(activity.dirty_bytes()));
@@ -103,6 +110,7 @@ std::string ActivityText(const control::StatusReply& status) {
   text += Line("since start", fmt::format("{}, {} read", WrittenText(status), FormatSize(activity.read_bytes_total())));
   text += Line("pool", fmt::format("{} of {} buffers free, {} in memory", activity.pool_buffers_free(),
                                    activity.pool_buffers(), activity.pool_buffers_touched()));
+  text += Line("passthrough", PassthroughText(activity.passthrough()));
   text += Line("open files", fmt::format("{}", activity.open_files()));
   text += Line("collecting",
                activity.collecting() ? "yes" : (activity.collection_failed() ? "no, the last one failed" : "no"));

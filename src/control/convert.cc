@@ -80,6 +80,13 @@ void ToMessage(const fs::FsStatus& status, StatusReply& reply) {
   activity.set_pool_buffers_touched(status.pool_buffers_touched);
   activity.set_collecting(status.collecting);
   activity.set_collection_failed(status.collection_failed);
+  Passthrough& passthrough = *activity.mutable_passthrough();
+  passthrough.set_why_not(status.passthrough.why_not);
+  passthrough.set_files(status.passthrough.files);
+  passthrough.set_bytes(status.passthrough.bytes);
+  passthrough.set_opens_total(status.passthrough.opens_total);
+  passthrough.set_fills_total(status.passthrough.filled_total);
+  passthrough.set_fills_failed_total(status.passthrough.failed_total);
 }
 
 void ToMessage(const fs::Unsaved& unsaved, Unsaved& message) {

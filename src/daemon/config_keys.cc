@@ -142,6 +142,7 @@ const std::vector<ConfigKey>& Table() {
       {"metadata_cache_size", Kind::kSize, &Config::metadata_cache_size, kMiB, kTiB},
       {"read_ahead", Kind::kSize, &Config::read_ahead, 0, 16 * kGiB},
       {"mmap_read_ahead", Kind::kSize, &Config::mmap_read_ahead, 4 * kKiB, kGiB},
+      {"passthrough", Kind::kFlag, &Config::passthrough},
       {"worker_threads", Kind::kCount, &Config::worker_threads, 1, 1024, kAutomatic},
       {"waiting_threads", Kind::kCount, &Config::waiting_threads, 1, 4096},
       {"verify_threads", Kind::kCount, &Config::verify_threads, 1, 1024, kAutomatic},

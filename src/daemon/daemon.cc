@@ -212,6 +212,7 @@ fuse::MountOptions Daemon::MountOptions() const {
   options.receive_threads = static_cast<unsigned>(config_.receive_threads);
   options.max_background = static_cast<unsigned>(config_.max_background);
   options.read_ahead_bytes = config_.mmap_read_ahead;
+  options.passthrough = config_.passthrough;
   return options;
 }
 

@@ -18,7 +18,10 @@ Result<std::unique_ptr<Backing>> Backing::Make(Parts parts) {
   return std::unique_ptr<Backing>(new Backing(std::move(parts), id));
 }
 
-Backing::~Backing() { parts_.registry.Unregister(id_); }
+Backing::~Backing() {
+  parts_.registry.Unregister(id_);
+  parts_.count--;
+}
 
 void Backing::NoteOpened() {
   open_count_++;

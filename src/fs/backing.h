@@ -6,6 +6,7 @@
 // gets it any more.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,9 +26,11 @@ class Backing {
     std::unique_ptr<io::BackingFile> file;  // has all `size` bytes
     io::MemoryLoan loan;                    // of its memory
     uint64_t size = 0;
+    uint32_t uid = 0;  // for whom it was filled
     // Outlive it:
     io::BufferPool& pool;
     BackingRegistry& registry;
+    std::atomic<uint64_t>& count;  // of those that there are
   };
   // Registers the file. Why the kernel does not take it.
   static Result<std::unique_ptr<Backing>> Make(Parts parts);
@@ -40,6 +43,7 @@ class Backing {
   void NoteOpened();
   void NoteReleased();
   BackingId id() const { return id_; }
+  uint32_t uid() const { return parts_.uid; }
   uint64_t open_count() const { return open_count_; }
   Clock::time_point used_at() const { return used_at_; }  // the last open
   // Whether somebody has it open, or maps it. Where that cannot be told it counts as used.
@@ -55,7 +59,7 @@ class Backing {
   bool is_behind() const { return is_behind_; }
 
  private:
-  Backing(Parts parts, BackingId id) : parts_(std::move(parts)), id_(id), used_at_(Clock::Now()) {}
+  Backing(Parts parts, BackingId id) : parts_(std::move(parts)), id_(id), used_at_(Clock::Now()) { parts_.count++; }
   bool Grow(uint64_t size);
 
   Parts parts_;

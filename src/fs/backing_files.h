@@ -34,8 +34,11 @@ class BackingFiles {
     InodeTable& table;
     // Has chunks that are in memory leave so many bytes of the pool, if they can.
     std::function<void(uint64_t bytes)> make_room;
-    // An inode was let go, with its lock held: its content may be dropped.
+    // With the inode's lock held. Its content is to be in memory; and, as it was let go, may be dropped.
+    std::function<Status(const Context& context, const InodePtr& inode)> load;
     std::function<void(const InodePtr& inode)> drop_if_unused;
+    // Runs it on a thread that may wait.
+    std::function<void(std::function<void()> task)> post;
   };
   struct Kernel {  // both outlive End
     io::BackingFs& memory;
@@ -44,6 +47,9 @@ class BackingFiles {
   // A file that is smaller gains little.
   static constexpr uint64_t kSizeMin = kMiB;
   static constexpr size_t kFillsMax = 64;  // that run or wait
+  // Of what the pool lends: what a user other than root may have filled; and what only files take that grow while they
+  // are read.
+  static constexpr uint64_t kUserDivisor = 2, kGrowthDivisor = 8;
 
   explicit BackingFiles(const Parts& parts) : parts_(parts) {}
   ~BackingFiles() { End(); }
@@ -51,8 +57,10 @@ class BackingFiles {
 
   // The kernel takes such files from now on. REQUIRES: called once, before requests come.
   void Begin(const Kernel& kernel);
-  // It does no more: none is filled, and the memory of all goes back, but for what is still mapped. REQUIRES: no
-  // NoteOpened and no Fill runs or follows.
+  // Why it takes none: for who looks at the status. Any time.
+  void NoteOff(std::string why);
+  // It does no more: fills that run are cut short and waited for, and the memory of all goes back, but for what is
+  // still mapped. REQUIRES: no NoteOpened runs or follows.
   void End();
 
   // How an open for reading is answered: with this id; 0: as all others. The open then counts until NoteReleased, also
@@ -63,22 +71,20 @@ class BackingFiles {
   // The file is about to be changed: what nobody uses goes, rather than be changed with it.
   static void NoteChanging(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
 
-  // For this and Fill no lock of an inode is held.
+  // For these no lock of an inode is held. `uid`: for whom, and whose share of the memory it takes.
   // Has the file filled, beside. Nothing happens where it is, is being filled, or is not worth it.
-  void FillSoon(InodeId inode);
+  void FillSoon(InodeId inode, uint32_t uid);
   // Blocks. A success also when it is filled already. kNotSupported: the kernel takes none, or the file is not worth
-  // it. kBusy: it is being filled; and errors of BackingFill. kNoSpace: others that are in use have the memory.
-  Status Fill(const Context& context, InodeId inode);
+  // it. kBusy: it is being filled; and errors of BackingFill. kNoSpace: others that are in use have the memory, or
+  // those of this user.
+  Status Fill(const Context& context, InodeId inode, uint32_t uid);
+  // The pool runs dry: takes the memory of a file that nobody uses, beside, or has chunks make room where there is
+  // none. Any lock may be held.
+  void NotePressure();
 
   bool is_begun() const { return is_begun_; }  // or has ended since
-  // Whether the file is in memory now.
-  bool IsBacked(InodeId inode);
 
-  struct Counts {
-    uint64_t files = 0, bytes = 0;  // in memory now; bytes that the pool does without
-    uint64_t filled_total = 0, failed_total = 0, opens_total = 0;
-  };
-  Counts counts() const;
+  PassthroughStatus status() const;  // takes no lock of an inode
 
  private:
   // An inode that is being filled: it stays, and its content.
@@ -86,20 +92,31 @@ class BackingFiles {
   Status CheckWorth(const InodePtr& inode) const REQUIRES_LOCK(inode->mutex);
   bool BeginFill(InodeId id) EXCLUDES_LOCK(mutex_);
   void EndFill(InodeId id) EXCLUDES_LOCK(mutex_);
-  Status FillHeld(const Context& context, const InodePtr& inode);
-  Status FillAndInstall(const Context& context, const InodePtr& inode, const Kernel& kernel, uint64_t size);
-  Result<io::MemoryLoan> Borrow(uint64_t bytes);
-  // Takes the file whose last open is the oldest, of those that nobody uses. False: there is none.
-  bool RetireOne();
+  void AwaitFills() EXCLUDES_LOCK(mutex_);
+  Status FillHeld(const Context& context, const InodePtr& inode, uint32_t uid);
+  struct Wanted {
+    uint64_t size = 0;
+    uint32_t uid = 0;
+  };
+  Status FillAndInstall(const Context& context, const InodePtr& inode, const Kernel& kernel, const Wanted& wanted);
+  Result<io::MemoryLoan> Borrow(uint64_t bytes, uint32_t uid);
+  uint64_t RoomOf(uint32_t uid) const;
+  uint64_t BytesOf(uint32_t uid) const;
+  // Takes the file whose last open is the oldest, of those that nobody uses, and of the user's where one is given.
+  // False: there is none.
+  bool RetireOne(std::optional<uint32_t> uid = {});
   std::vector<InodePtr> Listed() const EXCLUDES_LOCK(mutex_);
   std::optional<Kernel> kernel() const EXCLUDES_LOCK(mutex_);
 
   const Parts parts_;
   std::stop_source stop_;
   std::atomic<bool> is_begun_{false};
-  std::atomic<uint64_t> filled_total_{0}, failed_total_{0}, opens_total_{0};
+  std::atomic<bool> is_pressure_posted_{false};
+  std::atomic<uint64_t> count_{0}, filled_total_{0}, failed_total_{0}, opens_total_{0};
   mutable Mutex mutex_;
+  CondVar fill_ended_;
   std::optional<Kernel> kernel_ GUARDED_BY(mutex_);  // nullopt: it takes none
+  std::string why_not_ GUARDED_BY(mutex_) = "nothing is mounted";
   std::set<InodeId> filling_ GUARDED_BY(mutex_);
   std::map<InodeId, std::weak_ptr<Inode>> listed_ GUARDED_BY(mutex_);  // that got a backing, and may have it still
   std::unique_ptr<TaskQueue> fills_ GUARDED_BY(mutex_);                // of kFillsMax at most

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/result.h"
+#include "base/types.h"
 
 namespace cairnfs::fs {
 
@@ -20,6 +21,9 @@ class BackingRegistry {
   // REQUIRES (unchecked): every open that was answered with the id is released, or its answer was not taken. An answer
   // that the kernel has not come to use yet would make the open fail with EIO.
   virtual void Unregister(BackingId id) = 0;
+  // The kernel is to ask for the attributes of the file again, which has two node ids from now on: a change by one
+  // would leave what it remembers of the other.
+  virtual void ForgetAttributes(InodeId inode) = 0;
 };
 
 }  // namespace cairnfs::fs

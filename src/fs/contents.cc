@@ -54,6 +54,7 @@ void Contents::Touch(Content& content) { content.mtime = content.ctime = Clock::
 
 void Contents::MarkChanged(const InodePtr& inode) {
   if (inode->content->changed) return;
+  inode->ForgetReads();
   BackingFiles::NoteChanging(inode);
   records_.NoteChanging(*inode->content);
   rounds_.AddChanged(inode);

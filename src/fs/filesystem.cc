@@ -48,7 +48,10 @@ Result<std::unique_ptr<FileSystem>> FileSystem::Start(const Parts& parts, const 
     return started.error();
   }
   Impl* raw = impl.get();
-  parts.pool.SetPressureCallback([raw](auto without_release) { raw->contents->NotePressure(without_release); });
+  parts.pool.SetPressureCallback([raw](auto without_release) {
+    raw->contents->NotePressure(without_release);
+    raw->backing_files->NotePressure();
+  });
   return std::unique_ptr<FileSystem>(new FileSystem(std::move(impl)));
 }
 

@@ -144,6 +144,14 @@ struct LiveCount {
   Clock::time_point at;
 };
 
+// Files that the kernel reads itself, from memory (FUSE passthrough).
+struct PassthroughStatus {
+  std::string why_not;            // it reads none; empty: it does
+  uint64_t files = 0, bytes = 0;  // in memory now; bytes that the pool does without
+  uint64_t opens_total = 0;       // answered so
+  uint64_t filled_total = 0, failed_total = 0;
+};
+
 struct FsStatus {
   uint64_t logical_bytes = 0;                   // sum of file sizes (without holes), what is not durable yet included
   uint64_t inode_count = 0;                     // of every type; too few while a start still counts those that it found
@@ -164,6 +172,7 @@ struct FsStatus {
     std::chrono::seconds left_max{};
   };
   std::optional<Stop> stop;
+  PassthroughStatus passthrough;
   store::StoreStats store;
   // As the last collection left it, or CountLive found it. nullopt: neither was since the start, or several hosts.
   std::optional<LiveCount> live;

@@ -148,6 +148,13 @@ class Inode {
   uint64_t open_count GUARDED_BY(mutex) = 0;
   uint64_t write_open_count GUARDED_BY(mutex) = 0;
   uint64_t write_opens GUARDED_BY(mutex) = 0;        // ever
+  bool opened_for_update GUARDED_BY(mutex) = false;  // ever: for reading and writing at once
+  uint64_t bytes_read GUARDED_BY(mutex) = 0;         // through the daemon, since it changed or was to be filled
+  bool is_read_through GUARDED_BY(mutex) = false;    // that was as much as it has
+  void ForgetReads() REQUIRES_LOCK(mutex) {
+    bytes_read = 0;
+    is_read_through = false;
+  }
   bool closed_while_open GUARDED_BY(mutex) = false;  // a descriptor of a file that is open for writing since
   FileError error GUARDED_BY(mutex);
 

@@ -70,6 +70,7 @@ FsStatus Maintenance::GetStatus() const {
   status.pool_buffers = pool.count();
   status.pool_buffers_free = pool.free_count();
   status.pool_buffers_touched = pool.touched_count();
+  status.passthrough = at_.backing_files.status();
   status.collecting = parts_.collection.running();
   status.live = parts_.collection.last_count();
   status.failing = at_.rounds.failing();

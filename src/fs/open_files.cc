@@ -59,6 +59,32 @@ bool OpenFiles::NamesBeside(InodeId id) {
   return inode->modes.NamesBeside(inode->backing.get());
 }
 
+bool OpenFiles::MayHaveTwoIds(InodeId id) {
+  if (!at_.backing_files.is_begun()) return false;
+  const InodePtr inode = at_.table.Find(id);
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  return inode->backing != nullptr || inode->modes.has_sent();
+}
+
+bool OpenFiles::MayPass(InodeId id, const Caller& caller) {
+  if (!at_.backing_files.is_begun()) return false;
+  const InodePtr inode = at_.table.Find(id);
+  if (!inode) return false;
+  {
+    // Most files are not in memory, and not about to be.
+    MutexLock lock(inode->mutex);
+    if (!inode->backing && !inode->is_read_through) return false;
+  }
+  meta::Namespace& names = at_.parts.names;
+  const auto attr = names.GetAttr(caller.context, id);
+  // Whether somebody writes to a program that runs, the kernel knows by node id.
+  constexpr uint32_t kExecutable = S_IXUSR | S_IXGRP | S_IXOTH, kWritable = S_IWUSR | S_IWGRP | S_IWOTH;
+  if (!attr.ok() || (attr->mode & kExecutable) != 0) return false;
+  if (caller.uid == 0 || caller.uid == attr->uid || (attr->mode & kWritable) == 0) return true;
+  return names.KnowsSealsOf(caller.context, id) && !names.CheckUnsealed(caller.context, id).ok();
+}
+
 BackingId OpenFiles::BackingOf(HandleId handle_id) {
   const HandlePtr handle = at_.handles.Find(handle_id);
   return handle ? handle->backing : 0;
@@ -92,6 +118,7 @@ Result<HandleId> OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& fl
   if (flags.write) {
     inode->write_open_count++;
     inode->write_opens++;
+    inode->opened_for_update |= flags.read;
     inode->refused_execs.clear();
     handle->tally = at_.saves.Of(InodeId{inode->directory}, uid);
   }
@@ -173,7 +200,9 @@ Error OpenFiles::SessionWasLost() {
   return MakeError(ErrorCode::kStale, "this host lost its session with the cluster while the file was opened");
 }
 
-void OpenFiles::Open(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller) {
+void OpenFiles::Open(InodeId id, const OpenFlags& asked, Done<HandleId> done, const Caller& caller) {
+  OpenFlags flags = asked;
+  flags.may_pass = asked.may_pass && MayPass(id, caller);
   if (IsSent(id, flags)) return done(SentBeside());  // before it has changed anything; AddHandle looks again
   if (!flags.write && !flags.truncate) return OpenUnsealed(id, flags, std::move(done), caller);
   OnceSealsAreKnown(at_, id, caller, [this, id, flags, done = std::move(done), caller](Status may) {
@@ -207,6 +236,8 @@ Result<HandleId> OpenFiles::FinishOpen(const InodePtr& inode, const OpenFlags& f
     Release(*handle);
     handle = SessionWasLost();
   }
+  // For those who come after: this open is not to wait.
+  if (handle.ok() && flags.may_pass && BackingOf(*handle) == 0) at_.backing_files.FillSoon(inode->id, caller.uid);
   return handle;
 }
 

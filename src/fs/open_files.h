@@ -21,12 +21,15 @@ class OpenFiles {
   // waited for hosts that do not answer. kStale: it is to be opened by the node id beside. With `executes`, as long as
   // the kernel may take a mode for the file's that has set-id bits and is not: kBusy, and kStale where it helps that it
   // asks for the mode once more.
-  void Open(InodeId inode, const OpenFlags& flags, Done<HandleId> done, const Caller& caller = {});
+  void Open(InodeId inode, const OpenFlags& asked, Done<HandleId> done, const Caller& caller = {});
   // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
   // descriptor, or is killed, does not. Then it frees the record locks that their `lock_owner` has on the file.
   void Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller = {});
   // Whether who looks the file up is to get the node id beside its own (fs/open_modes.h).
   bool NamesBeside(InodeId inode);
+  // Whether the kernel may know the file by both ids, or is about to. What it remembers of one is not changed by the
+  // other.
+  bool MayHaveTwoIds(InodeId inode);
   // Whether an open that cannot be passed is to go by that id.
   bool MustGoBeside(InodeId inode);
   // With which file in memory the open is to be answered; 0: with none.
@@ -44,6 +47,10 @@ class OpenFiles {
   // Of a file that did not lie below a seal.
   void OpenUnsealed(InodeId id, const OpenFlags& flags, Done<HandleId> done, const Caller& caller);
 
+  // Whether the open may be passed, as far as it goes by who opens what: root and the owner, who could change the file
+  // anyway, and others where nobody can. A stranger who was passed could keep a writer from the file's own node id, and
+  // pin its memory. REQUIRES: the flags may_pass.
+  bool MayPass(InodeId id, const Caller& caller);
   // Whether an open is to be sent to the node id beside.
   bool IsSent(InodeId id, const OpenFlags& flags);
   // For `uid`, who opens. kStale: it is to be opened by the node id beside.

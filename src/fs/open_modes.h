@@ -44,6 +44,8 @@ class OpenModes {
 
   // Whether who looks the file up is to get the id beside.
   bool NamesBeside(const Backing* backing) const;
+  // Whether anybody was ever sent to it.
+  bool has_sent() const { return sent_beside_at_.has_value(); }
 
  private:
   uint64_t& CountOf(OpenMode mode) {

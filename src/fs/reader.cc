@@ -156,6 +156,10 @@ void Reader::Read(HandleId handle_id, InodeId id, uint64_t offset, size_t size, 
   Start(plan);
 }
 
+void Reader::NotePassed(HandleId handle_id) {
+  if (const HandlePtr handle = at_.handles.Find(handle_id)) CheckAtime(*handle);
+}
+
 void Reader::ReadForExec(const PlanPtr& plan) {
   auto read = [this, plan] {
     const Result<bool> is_in_doubt = at_.privileges.MayBelieveOldSetId(plan->options.caller.context, plan->inode);
@@ -197,6 +201,8 @@ Reader::Step Reader::PlanParts(Plan& plan) {
   if (!ready) return Step::kLoad;
   const Content& content = *inode->content;
   at_.sharing.NoteRead(inode);
+  inode->bytes_read += length;
+  if (content.size >= BackingFiles::kSizeMin) inode->is_read_through |= inode->bytes_read >= content.size;
   if (plan.options.for_page_cache) inode->written_under_pages.Remove(plan.offset, plan.offset + plan.size);
   plan.parts.clear();
   bool is_lost = false;

@@ -19,6 +19,8 @@ class Reader {
   // with `executes`, and its set-id bits are gone since.
   void Read(HandleId handle, InodeId inode, uint64_t offset, size_t size, Done<FileSystem::ReadResult> done,
             const ReadOptions& options = {});
+  // The open file is read past the daemon, which notes the time of the first read: now.
+  void NotePassed(HandleId handle);
   void SeekTo(HandleId handle, uint64_t offset, FileSystem::Seek what, Done<uint64_t> done,  // kNoData
               const Caller& caller = {});
   uint64_t bytes_total() const { return bytes_total_; }

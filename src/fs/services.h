@@ -11,6 +11,7 @@
 #include "fs/contents.h"
 #include "fs/copies.h"
 #include "fs/error_names.h"
+#include "fs/fills_ahead.h"
 #include "fs/handle.h"
 #include "fs/host_session.h"
 #include "fs/keeping.h"
@@ -39,6 +40,7 @@ struct Services {  // all outlive who has them
   FileRecords& records;
   Contents& contents;
   BackingFiles& backing_files;
+  FillsAhead& fills_ahead;
   Streams& streams;
   SyncRounds& rounds;
   Room& room;

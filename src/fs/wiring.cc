@@ -72,11 +72,19 @@ void FileSystem::Impl::MakeContents(std::unique_ptr<FileRecords> made_records,
       .table = table,
       .make_room =
           [this](uint64_t bytes) { parts.local_chunks.cache().MakeRoom(bytes / io::BufferPool::kBufferBytes + 1); },
+      .load =
+          [this](const Context& context, const InodePtr& inode) {
+            inode->mutex.AssertHeld();
+            return contents->Load(context, inode);
+          },
       .drop_if_unused =
           [this](const InodePtr& inode) {
             inode->mutex.AssertHeld();
             contents->DropIfUnused(inode);
-          }});
+          },
+      .post = [this](std::function<void()> task) { waiters->Post(std::move(task)); }});
+  fills_ahead = std::make_unique<FillsAhead>(
+      FillsAhead::Parts{.backing_files = *backing_files, .pool = parts.pool, .names = parts.names, .table = table});
 }
 
 void FileSystem::Impl::MakeTickets(kv::KvStore& kv, Tickets::Self self) {
@@ -97,6 +105,7 @@ Services FileSystem::Impl::MakeServices() {
           .records = *records,
           .contents = *contents,
           .backing_files = *backing_files,
+          .fills_ahead = *fills_ahead,
           .streams = *streams,
           .rounds = *rounds,
           .room = *room,
@@ -156,6 +165,7 @@ void FileSystem::Impl::StartTrash(std::function<void()> await_removed, std::func
 
 void FileSystem::Impl::End() {
   if (!waiters) return;
+  fills_ahead->Stop();
   backing_files->End();
   policies->Stop();
   tickets->Stop();

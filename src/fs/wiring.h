@@ -15,6 +15,7 @@
 #include "fs/cluster_member.h"
 #include "fs/collector.h"
 #include "fs/directories.h"
+#include "fs/fills_ahead.h"
 #include "fs/maintenance.h"
 #include "fs/marks.h"
 #include "fs/names.h"
@@ -63,6 +64,7 @@ struct FileSystem::Impl {
   std::unique_ptr<Waits> waits;
   std::unique_ptr<Contents> contents;
   std::unique_ptr<BackingFiles> backing_files;
+  std::unique_ptr<FillsAhead> fills_ahead;
   std::unique_ptr<Totals> totals;
   std::unique_ptr<Trash> trash;
   Saves saves{[this](InodeId directory) { return table.DirectoryOf(directory); }};

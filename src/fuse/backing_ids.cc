@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "fuse/node_ids.h"
 
 namespace cairnfs::fuse {
 namespace {
@@ -35,6 +36,10 @@ void BackingIds::Unregister(fs::BackingId id) {
   if (ioctl(device_.fd(), kBackingClose, &number) == 0) return;
   // Its memory stays taken until the mount ends.
   spdlog::error("FUSE_DEV_IOC_BACKING_CLOSE of {}: {}", id, ErrnoError(errno, "ioctl").message);
+}
+
+void BackingIds::ForgetAttributes(InodeId inode) {
+  for (const bool is_beside : {false, true}) forget_attributes_(NodeIdOf(inode, is_beside));
 }
 
 }  // namespace cairnfs::fuse

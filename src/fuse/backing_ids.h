@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "base/result.h"
 #include "fs/backing_registry.h"
@@ -13,13 +15,17 @@ namespace cairnfs::fuse {
 // Any thread.
 class BackingIds final : public fs::BackingRegistry {
  public:
-  explicit BackingIds(const Device& device) : device_(device) {}  // which outlives it
+  // `forget_attributes` tells the kernel of one of its node ids. The device outlives it.
+  BackingIds(const Device& device, std::function<void(uint64_t node)> forget_attributes)
+      : device_(device), forget_attributes_(std::move(forget_attributes)) {}
 
   Result<fs::BackingId> Register(int fd) override;
   void Unregister(fs::BackingId id) override;
+  void ForgetAttributes(InodeId inode) override;
 
  private:
   const Device& device_;
+  const std::function<void(uint64_t node)> forget_attributes_;
 };
 
 }  // namespace cairnfs::fuse

@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "fs/atomic_files.h"
 #include "fs/attributes.h"
-#include "fs/backing_files.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
+#include "fs/reader.h"
 #include "fuse/node_ids.h"
 #include "fuse/server.h"
 #include "fuse/session.h"
@@ -58,8 +58,7 @@ CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr) {
   CacheTimes times = CacheTimesOf(request);
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
   if (!filesystem.attributes().NoteReply(attr)) times.attr_seconds = 0;
-  // A change by one node id leaves what the kernel remembers of the other.
-  if (S_ISREG(attr.mode) && filesystem.backing_files().IsBacked(attr.inode)) times.attr_seconds = 0;
+  if (S_ISREG(attr.mode) && filesystem.open_files().MayHaveTwoIds(attr.inode)) times.attr_seconds = 0;
   return times;
 }
 
@@ -172,7 +171,9 @@ void ReplyAttr(fuse_req_t request, const Result<meta::Attr>& attr, WhenOld when_
 
 void ReplyOpen(fuse_req_t request, InodeId inode, fs::HandleId handle) {
   fs::FileSystem& filesystem = SessionOf(request).filesystem();
-  const fuse_open_out out = OpenOut(handle, filesystem.open_files().BackingOf(handle));
+  const fs::BackingId backing = filesystem.open_files().BackingOf(handle);
+  if (backing != 0) filesystem.reader().NotePassed(handle);
+  const fuse_open_out out = OpenOut(handle, backing);
   if (fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out) != 0) {
     filesystem.atomic_files().Release(inode, handle);
   }

@@ -47,6 +47,7 @@ Result<std::unique_ptr<Server>> Server::Mount(const MountOptions& options, io::B
   session_options.receive_threads = options.receive_threads;
   session_options.max_background = options.max_background;
   session_options.read_ahead_bytes = options.read_ahead_bytes;
+  session_options.passthrough = options.passthrough;
   auto session = Session::Create(*device, pool, session_options);
   if (!session.ok()) {
     Status unmounted = device->Unmount(Unmounting::kLazily);

@@ -28,6 +28,7 @@ struct MountOptions {
   unsigned receive_threads = 2;
   unsigned max_background = 64;
   size_t read_ahead_bytes = 4 * kMiB;  // of the mount's bdi: what mmap reads ahead
+  bool passthrough = true;             // where the system allows it, the kernel reads files in memory itself
 };
 
 class Server {

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "fs/backing_files.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
 
@@ -41,8 +42,13 @@ void LogFromLibfuse(fuse_log_level level, const char* format, va_list arguments)
 }  // namespace
 
 Session::Session(Device& device, io::BufferPool& pool, const SessionOptions& options)
-    : device_(device), pool_(pool), options_(options), kill_watch_(IsBeingKilled), overflow_([this] {
-        return AwaitBuffer();
+    : device_(device),
+      pool_(pool),
+      options_(options),
+      kill_watch_(IsBeingKilled),
+      overflow_([this] { return AwaitBuffer(); }),
+      backing_ids_(device, [this](uint64_t node) {
+        static_cast<void>(fuse_lowlevel_notify_inval_inode(session_, node, -1, 0));  // ENOENT: it knows none
       }) {
   // One that does not wait (receiver.h), so one other at least.
   const size_t count = std::max(2U, options.receive_threads);
@@ -92,7 +98,10 @@ ssize_t Session::WriteReply(int fd, iovec* parts, int count, void* user_data) {
 }
 
 Wishes Session::wishes() const {
-  return {.lock_keeper = filesystem_->owns_names() ? LockKeeper::kKernel : LockKeeper::kDaemon};
+  const bool passthrough = backing_memory_ != nullptr && (offer_.flags & kFusePassthrough) != 0;
+  // With two node ids for a file the kernel would keep two tables of its locks.
+  const bool kernel_keeps_locks = filesystem_->owns_names() && !passthrough;
+  return {.lock_keeper = kernel_keeps_locks ? LockKeeper::kKernel : LockKeeper::kDaemon, .passthrough = passthrough};
 }
 
 ssize_t Session::WriteAndCount(int fd, iovec* parts, int count) {
@@ -152,8 +161,34 @@ void Session::NoteProcessed(const fuse_in_header& header) {
         "6.6 or newer",
         device_.mount_point());
   }
+  if (backing_memory_) BeginPassthrough();
   // The kernel set its own value while it took the answer.
   device_.SetReadAhead(options_.read_ahead_bytes);
+}
+
+void Session::NoteNoPassthrough(const std::string& why) {
+  spdlog::info("{}: no passthrough, all reads go through the daemon: {}", device_.mount_point(), why);
+  filesystem_->backing_files().NoteOff(why);
+}
+
+void Session::PreparePassthrough() {
+  if (!options_.passthrough) return NoteNoPassthrough("the option passthrough is false");
+  if (!filesystem_->owns_names()) return NoteNoPassthrough("several hosts share the files");
+  auto memory = io::BackingFs::Open({.size_bytes_max = pool_.lendable_bytes()});
+  if (!memory.ok()) return NoteNoPassthrough(memory.error().message);
+  backing_memory_ = *std::move(memory);
+}
+
+void Session::BeginPassthrough() {
+  if (!wishes().passthrough) return NoteNoPassthrough("this kernel offers none: it takes Linux 6.9 or newer");
+  // Whether the kernel takes such files shows when it gets one.
+  auto file = backing_memory_->MakeFile();
+  auto id = file.ok() ? backing_ids_.Register((*file)->fd()) : Result<fs::BackingId>(file.error());
+  if (!id.ok()) return NoteNoPassthrough(id.error().message);
+  backing_ids_.Unregister(*id);
+  spdlog::info("{}: the kernel reads files of up to {} MiB in all past the daemon", device_.mount_point(),
+               pool_.lendable_bytes() / kMiB);
+  filesystem_->backing_files().Begin({*backing_memory_, backing_ids_});
 }
 
 void Session::NoteReceiverEnd(Status status) {
@@ -177,6 +212,7 @@ Status Session::Serve(fs::FileSystem& filesystem) {
     static_cast<void>(fuse_lowlevel_notify_inval_entry(session_, parent.value, name.data(), name.size()));
     static_cast<void>(fuse_lowlevel_notify_inval_inode(session_, parent.value, -1, 0));  // its times
   });
+  PreparePassthrough();
   for (auto& receiver : receivers_) receiver->Start();
   WaitForReceivers();
   filesystem.names().TellNames({});
@@ -187,6 +223,7 @@ Status Session::Serve(fs::FileSystem& filesystem) {
   // Nobody is left who could free what these waits are for.
   filesystem.EndWaits();
   WaitForReplies();
+  filesystem.backing_files().End();
   MutexLock lock(mutex_);
   return receive_status_;
 }

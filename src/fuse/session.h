@@ -13,11 +13,13 @@
 #include "base/result.h"
 #include "base/thread_annotations.h"
 #include "fs/filesystem.h"
+#include "fuse/backing_ids.h"
 #include "fuse/device.h"
 #include "fuse/kill_watch.h"
 #include "fuse/negotiation.h"
 #include "fuse/receiver.h"
 #include "fuse/write_overflow.h"
+#include "io/backing_fs.h"
 #include "io/buffer_pool.h"
 
 namespace cairnfs::fuse {
@@ -26,6 +28,7 @@ struct SessionOptions {
   unsigned receive_threads = 2;
   unsigned max_background = 64;
   size_t read_ahead_bytes = 4 * kMiB;
+  bool passthrough = true;  // where it can be had
 };
 
 // When a server stops and no buffer comes back for this long, it gives up the writes that wait for one: the accepted
@@ -73,6 +76,11 @@ class Session {
   static void Init(void* user_data, fuse_conn_info* connection);
   ssize_t WriteAndCount(int fd, iovec* parts, int count);
   Wishes wishes() const;
+  // Opens the memory for files that the kernel reads itself, if there may be any; and, once the kernel has agreed, has
+  // them begin.
+  void PreparePassthrough();
+  void BeginPassthrough();
+  void NoteNoPassthrough(const std::string& why);
   void WaitForReceivers();
   void WaitForReplies();
 
@@ -93,6 +101,10 @@ class Session {
   // The INIT exchange happens on one thread, before any other request is sent.
   std::atomic<uint64_t> init_unique_{0};
   KernelOffer offer_;
+
+  // Of files that the kernel reads itself; null: it reads none.
+  std::unique_ptr<io::BackingFs> backing_memory_;
+  BackingIds backing_ids_;
 
   Mutex mutex_;
   CondVar changed_;

@@ -160,6 +160,8 @@ Status CheckHugePages() {
 
 Result<Descriptor> MountTmpfs(const BackingFs::Options& options) {
   const Descriptor context(fsopen("tmpfs", FSOPEN_CLOEXEC));
+  if (!context && errno == EPERM)
+    return MakeError(ErrorCode::kPermission, "the daemon is not root's: it lacks CAP_SYS_ADMIN");
   if (!context) return FailureOf(errno, "fsopen");
   const auto set = [&](const char* key, const std::string& value) {
     return fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0);

@@ -21,6 +21,8 @@ TEST(Convert, AStatusHasWhatTheFilesystemTells) {
   status.pool_buffers = 20;
   status.pool_buffers_free = 21;
   status.pool_buffers_touched = 22;
+  status.passthrough = {
+      .why_not = "no root", .files = 30, .bytes = 31, .opens_total = 32, .filled_total = 33, .failed_total = 34};
   status.collecting = true;
   status.collection_failed = true;
   status.failing = true;
@@ -43,6 +45,13 @@ TEST(Convert, AStatusHasWhatTheFilesystemTells) {
   EXPECT_EQ(activity.pool_buffers(), 20U);
   EXPECT_EQ(activity.pool_buffers_free(), 21U);
   EXPECT_EQ(activity.pool_buffers_touched(), 22U);
+  const Passthrough& passthrough = activity.passthrough();
+  EXPECT_EQ(passthrough.why_not(), "no root");
+  EXPECT_EQ(passthrough.files(), 30U);
+  EXPECT_EQ(passthrough.bytes(), 31U);
+  EXPECT_EQ(passthrough.opens_total(), 32U);
+  EXPECT_EQ(passthrough.fills_total(), 33U);
+  EXPECT_EQ(passthrough.fills_failed_total(), 34U);
   EXPECT_TRUE(activity.collecting());
   EXPECT_TRUE(activity.collection_failed());
 }

@@ -44,7 +44,10 @@ class Numbers {
   void Gauge(Message& message, const std::string& field, const std::string& name) {
     Set(message, field, name, "gauge");
   }
-  void Counter(Message& message, const std::string& name) { Set(message, name + "_total", name + "_total", "counter"); }
+  void Counter(Message& message, const std::string& name) { Counter(message, name, name); }
+  void Counter(Message& message, const std::string& field, const std::string& name) {
+    Set(message, field + "_total", name + "_total", "counter");
+  }
   Scrape expected;
 
  private:
@@ -80,6 +83,11 @@ void FillOneHost(StatusReply& status, Numbers& numbers) {
        {"write_bytes", "read_bytes", "new_bytes", "known_bytes", "disk_read_bytes", "disk_write_bytes", "cache_hits",
         "cache_misses", "corrupt_chunks", "sync_rounds", "sync_points"}) {
     numbers.Counter(activity, name);
+  }
+  Passthrough& passthrough = *activity.mutable_passthrough();
+  for (const char* name : {"files", "bytes"}) numbers.Gauge(passthrough, name, std::string("passthrough_") + name);
+  for (const char* name : {"opens", "fills", "fills_failed"}) {
+    numbers.Counter(passthrough, name, std::string("passthrough_") + name);
   }
   for (const char* name : {"collecting", "collection_failed", "failed"}) {
     numbers.expected[std::string("cairnfs_") + name] = {"gauge", 0};

@@ -264,6 +264,7 @@ TEST(ExampleConfig, DocumentsEveryKey) {
   EXPECT_EQ(config.metadata_cache_size, defaults.metadata_cache_size);
   EXPECT_EQ(config.read_ahead, defaults.read_ahead);
   EXPECT_EQ(config.mmap_read_ahead, defaults.mmap_read_ahead);
+  EXPECT_EQ(config.passthrough, defaults.passthrough);
   EXPECT_EQ(config.waiting_threads, defaults.waiting_threads);
   EXPECT_EQ(config.receive_threads, defaults.receive_threads);
   EXPECT_EQ(config.max_background, defaults.max_background);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../../support/draw_text.h"
@@ -22,11 +23,14 @@ class BackingFilesTest : public testing::Test {
   BackingFilesTest() : pool_(*io::BufferPool::Create({.size_bytes_max = 64 * kBufferBytes, .reserved_count = 4})) {
     std::mt19937_64 random(1);
     chunk_ = DrawText(random, kMiB);
-    files_ = std::make_unique<BackingFiles>(BackingFiles::Parts{.pool = *pool_,
-                                                                .chunks = chunks_,
-                                                                .table = table_,
-                                                                .make_room = [this](uint64_t) { rooms_made_++; },
-                                                                .drop_if_unused = [](const InodePtr&) {}});
+    files_ = std::make_unique<BackingFiles>(
+        BackingFiles::Parts{.pool = *pool_,
+                            .chunks = chunks_,
+                            .table = table_,
+                            .make_room = [this](uint64_t) { rooms_made_++; },
+                            .load = [](const Context&, const InodePtr&) -> Status { return {}; },
+                            .drop_if_unused = [](const InodePtr&) {},
+                            .post = [](std::function<void()> task) { task(); }});
   }
   void Begin() { files_->Begin({memory_, registry_}); }
 
@@ -46,9 +50,9 @@ class BackingFilesTest : public testing::Test {
     InodePtr inode;
     MemoryBacking* memory;
   };
-  Filled MakeFilled(uint64_t number, size_t chunks) {
+  Filled MakeFilled(uint64_t number, size_t chunks, uint32_t uid = 0) {
     const InodePtr inode = Make(number, chunks);
-    const Status filled = files_->Fill({}, inode->id);
+    const Status filled = files_->Fill({}, inode->id, uid);
     EXPECT_TRUE(filled.ok()) << filled.error().message;
     return {inode, memory_.last};
   }
@@ -71,7 +75,7 @@ class BackingFilesTest : public testing::Test {
     return inode->backing != nullptr;
   }
   ErrorCode CodeOfFill(const InodePtr& inode) {
-    const Status filled = files_->Fill({}, inode->id);
+    const Status filled = files_->Fill({}, inode->id, 0);
     EXPECT_FALSE(filled.ok());
     return filled.ok() ? ErrorCode{} : filled.error().code;
   }
@@ -90,26 +94,27 @@ TEST_F(BackingFilesTest, AFilledFileIsOpenedPastTheDaemon) {
   Begin();
   const InodePtr inode = Make(1, 3);
   EXPECT_EQ(Open(inode), 0);
-  ASSERT_TRUE(files_->Fill({}, inode->id).ok());
+  ASSERT_TRUE(files_->Fill({}, inode->id, 0).ok());
   EXPECT_TRUE(memory_.last->text() == chunk_ + chunk_ + chunk_);
   const BackingId id = Open(inode);
   EXPECT_NE(id, 0);
   EXPECT_EQ(Open(inode), id);
-  EXPECT_EQ(files_->counts().files, 1U);
-  EXPECT_GE(files_->counts().bytes, 3 * kMiB);
+  EXPECT_EQ(files_->status().files, 1U);
+  EXPECT_GE(files_->status().bytes, 3 * kMiB);
   EXPECT_EQ(pool_->lent_count(), 3U);
+  EXPECT_EQ(registry_.forgotten, 1) << "the kernel asks for its attributes anew";
   Release(inode);
   Release(inode);
   EXPECT_TRUE(IsBacked(inode));
-  ASSERT_TRUE(files_->Fill({}, inode->id).ok());
-  EXPECT_EQ(files_->counts().filled_total, 1U);
-  EXPECT_EQ(files_->counts().opens_total, 2U);
+  ASSERT_TRUE(files_->Fill({}, inode->id, 0).ok());
+  EXPECT_EQ(files_->status().filled_total, 1U);
+  EXPECT_EQ(files_->status().opens_total, 2U);
 }
 
 TEST_F(BackingFilesTest, WithoutTheKernelNothingIsFilled) {
   const InodePtr inode = Make(1, 3);
   EXPECT_EQ(CodeOfFill(inode), ErrorCode::kNotSupported);
-  files_->FillSoon(inode->id);
+  files_->FillSoon(inode->id, 0);
   EXPECT_EQ(Open(inode), 0);
   EXPECT_EQ(pool_->lent_count(), 0U);
 }
@@ -119,6 +124,76 @@ TEST_F(BackingFilesTest, SmallFilesAreNotWorthIt) {
   EXPECT_EQ(CodeOfFill(Make(1, 0)), ErrorCode::kNotSupported);
 }
 
+TEST_F(BackingFilesTest, NorIsWhatIsMostlyHolesOrWasOpenedForUpdate) {
+  Begin();
+  const InodePtr sparse = Make(1, 3), updated = Make(2, 3);
+  {
+    MutexLock lock(sparse->mutex);
+    sparse->content->size = 7 * kMiB;
+  }
+  EXPECT_EQ(CodeOfFill(sparse), ErrorCode::kNotSupported);
+  {
+    MutexLock lock(updated->mutex);
+    updated->opened_for_update = true;
+  }
+  EXPECT_EQ(CodeOfFill(updated), ErrorCode::kNotSupported);
+  EXPECT_EQ(files_->status().failed_total, 0U) << "none was begun";
+}
+
+TEST_F(BackingFilesTest, AFileIsToBeReadThroughAgainBeforeItIsTriedAgain) {
+  Begin();
+  const InodePtr inode = Make(1, 3);
+  const auto is_read_through = [&] {
+    MutexLock lock(inode->mutex);
+    return std::exchange(inode->is_read_through, true);
+  };
+  is_read_through();
+  registry_.Refuse(MakeError(ErrorCode::kPermission, "not now"));
+  EXPECT_EQ(CodeOfFill(inode), ErrorCode::kPermission);
+  EXPECT_FALSE(is_read_through());
+}
+
+TEST_F(BackingFilesTest, AUserHasHalfOfIt) {
+  Begin();
+  constexpr uint32_t kOne = 1000, kOther = 1001;
+  const Filled a = MakeFilled(1, 8, kOne), b = MakeFilled(2, 8, kOne);
+  EXPECT_NE(Open(a.inode), 0);
+  b.memory->SetUsed(true);
+  const InodePtr more = Make(3, 2);
+  EXPECT_EQ(files_->Fill({}, more->id, kOne).error().code, ErrorCode::kNoSpace);
+  const Filled others = MakeFilled(4, 8, kOther);
+  EXPECT_EQ(files_->Fill({}, more->id, kOne).error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(IsBacked(others.inode)) << "nobody makes room for what is beyond a share";
+  b.memory->SetUsed(false);
+  EXPECT_TRUE(files_->Fill({}, more->id, kOne).ok());
+  EXPECT_FALSE(IsBacked(b.inode)) << "but his own files do";
+  EXPECT_EQ(files_->Fill({}, Make(5, 17)->id, kOther).error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(IsBacked(others.inode));
+}
+
+TEST_F(BackingFilesTest, APoolThatRunsDryGetsMemoryBack) {
+  Begin();
+  const Filled open = MakeFilled(1, 9), other = MakeFilled(2, 9);
+  EXPECT_NE(Open(open.inode), 0);
+  files_->NotePressure();
+  EXPECT_FALSE(IsBacked(other.inode));
+  EXPECT_EQ(rooms_made_, 0);
+  files_->NotePressure();
+  EXPECT_TRUE(IsBacked(open.inode));
+  EXPECT_EQ(rooms_made_, 1) << "of chunks";
+  EXPECT_EQ(pool_->lent_count(), 9U);
+}
+
+TEST_F(BackingFilesTest, TheStatusSaysWhyNoneIsPassed) {
+  EXPECT_NE(files_->status().why_not, "");
+  files_->NoteOff("an old kernel");
+  EXPECT_EQ(files_->status().why_not, "an old kernel");
+  Begin();
+  EXPECT_EQ(files_->status().why_not, "");
+  files_->End();
+  EXPECT_NE(files_->status().why_not, "");
+}
+
 TEST_F(BackingFilesTest, AFailedFillTakesNothing) {
   Begin();
   const InodePtr inode = Make(1, 3);
@@ -126,7 +201,7 @@ TEST_F(BackingFilesTest, AFailedFillTakesNothing) {
   EXPECT_EQ(CodeOfFill(inode), ErrorCode::kPermission);
   chunks_.errors.emplace(chunks_.Add(chunk_), MakeError(ErrorCode::kCorrupt, "damaged"));
   EXPECT_EQ(CodeOfFill(inode), ErrorCode::kCorrupt);
-  EXPECT_EQ(files_->counts().failed_total, 2U);
+  EXPECT_EQ(files_->status().failed_total, 2U);
   EXPECT_EQ(registry_.count(), 0U);
   EXPECT_EQ(pool_->lent_count(), 0U);
   EXPECT_EQ(Open(inode), 0);
@@ -134,28 +209,28 @@ TEST_F(BackingFilesTest, AFailedFillTakesNothing) {
 
 TEST_F(BackingFilesTest, WhoWasOpenedLongestAgoMakesRoom) {
   Begin();
-  const Filled a = MakeFilled(1, 10), b = MakeFilled(2, 10), c = MakeFilled(3, 10);
+  const Filled a = MakeFilled(1, 9), b = MakeFilled(2, 9), c = MakeFilled(3, 9);
   EXPECT_EQ(rooms_made_, 0);
   Clock::SleepFor(std::chrono::seconds(1));
   EXPECT_NE(Open(a.inode), 0);
   Release(a.inode);
-  const Filled d = MakeFilled(4, 10);
-  EXPECT_EQ(rooms_made_, 1) << "chunks make room first";
+  const Filled d = MakeFilled(4, 9);
+  EXPECT_EQ(rooms_made_, 0) << "chunks cannot: so much is lent at most";
   EXPECT_TRUE(IsBacked(a.inode));
   EXPECT_NE(IsBacked(b.inode), IsBacked(c.inode)) << "one of those that were filled first";
-  EXPECT_EQ(pool_->lent_count(), 30U);
+  EXPECT_EQ(pool_->lent_count(), 27U);
 }
 
 TEST_F(BackingFilesTest, WhatIsOpenOrMappedStays) {
   Begin();
-  const Filled open = MakeFilled(1, 15), mapped = MakeFilled(2, 15);
+  const Filled open = MakeFilled(1, 14), mapped = MakeFilled(2, 14);
   EXPECT_NE(Open(open.inode), 0);
   mapped.memory->SetUsed(true);
-  const InodePtr other = Make(3, 15);
+  const InodePtr other = Make(3, 14);
   EXPECT_EQ(CodeOfFill(other), ErrorCode::kNoSpace);
   EXPECT_TRUE(IsBacked(open.inode) && IsBacked(mapped.inode));
   mapped.memory->SetUsed(false);
-  EXPECT_TRUE(files_->Fill({}, other->id).ok());
+  EXPECT_TRUE(files_->Fill({}, other->id, 0).ok());
   EXPECT_TRUE(IsBacked(open.inode));
   EXPECT_FALSE(IsBacked(mapped.inode));
 }
@@ -232,9 +307,9 @@ TEST_F(BackingFilesTest, WhatNobodyUsesGoesBeforeAChange) {
 TEST_F(BackingFilesTest, AFileIsFilledBesideAndOnce) {
   Begin();
   const InodePtr inode = Make(1, 3);
-  for (int i = 0; i < 3; i++) files_->FillSoon(inode->id);
+  for (int i = 0; i < 3; i++) files_->FillSoon(inode->id, 0);
   EXPECT_TRUE(Eventually([&] { return Open(inode) != 0; }));
-  EXPECT_EQ(files_->counts().filled_total, 1U);
+  EXPECT_EQ(files_->status().filled_total, 1U);
 }
 
 TEST_F(BackingFilesTest, AForgottenInodeGivesItsMemoryBack) {
@@ -245,7 +320,19 @@ TEST_F(BackingFilesTest, AForgottenInodeGivesItsMemoryBack) {
   }
   EXPECT_EQ(registry_.count(), 0U);
   EXPECT_EQ(pool_->lent_count(), 0U);
-  EXPECT_EQ(files_->counts().files, 0U);
+  EXPECT_EQ(files_->status().files, 0U);
+}
+
+TEST_F(BackingFilesTest, TheEndWaitsForAFillThatRuns) {
+  Begin();
+  const InodePtr inode = Make(1, 3);
+  chunks_.holds = true;
+  std::thread fill([&] { EXPECT_FALSE(files_->Fill({}, inode->id, 0).ok()); });
+  EXPECT_TRUE(Eventually([&] { return chunks_.held() > 0; }));
+  files_->End();
+  EXPECT_EQ(pool_->lent_count(), 0U) << "nobody uses the kernel's parts any more";
+  fill.join();
+  EXPECT_EQ(CodeOfFill(inode), ErrorCode::kNotSupported);
 }
 
 TEST_F(BackingFilesTest, TheEndTakesAllAndFillsNoMore) {
@@ -256,7 +343,7 @@ TEST_F(BackingFilesTest, TheEndTakesAllAndFillsNoMore) {
   EXPECT_EQ(registry_.count(), 0U);
   EXPECT_EQ(pool_->lent_count(), 0U);
   Release(open.inode);
-  files_->FillSoon(other.inode->id);
+  files_->FillSoon(other.inode->id, 0);
   EXPECT_FALSE(IsBacked(other.inode));
 }
 

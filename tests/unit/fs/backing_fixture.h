@@ -102,10 +102,12 @@ class CountingRegistry final : public BackingRegistry {
     MutexLock lock(mutex_);
     EXPECT_EQ(registered_.erase(id), 1U) << id;
   }
+  void ForgetAttributes(InodeId) override { forgotten++; }
   size_t count() {
     MutexLock lock(mutex_);
     return registered_.size();
   }
+  std::atomic<int> forgotten{0};
   void Refuse(Error why) {
     MutexLock lock(mutex_);
     refusal_ = std::move(why);

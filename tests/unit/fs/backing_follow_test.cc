@@ -18,13 +18,15 @@ class BackingFollowTest : public testing::Test {
 
   // A file in its record and in memory, which somebody maps there; open for reading.
   FileSystem::Created MakeBacked(const std::string& text) {
-    const FileSystem::Created made = world_.Create("file");
+    meta::CreateParams params;
+    params.mode = S_IFREG | 0644;
+    const FileSystem::Created made = *world_.fs->open_files().Create({}, kRootInode, "file", params, {.write = true});
     EXPECT_TRUE(world_.Write(made, 0, text).ok());
     EXPECT_TRUE(world_.Fsync(made).ok());
     world_.CloseFile(made);
     FileSystem::Created file = made;
     file.handle = Open({.read = true});
-    const Status filled = world_.fs->backing_files().Fill({}, file.attr.inode);
+    const Status filled = world_.fs->backing_files().Fill({}, file.attr.inode, 0);
     EXPECT_TRUE(filled.ok()) << filled.error().message;
     memory_.last->SetUsed(true);
     EXPECT_TRUE(memory_.last->text() == text);
@@ -50,7 +52,7 @@ class BackingFollowTest : public testing::Test {
       text += *part;
     }
   }
-  bool IsBacked() { return world_.fs->backing_files().counts().files > 0; }
+  bool IsBacked() { return world_.fs->backing_files().status().files > 0; }
 
   MemoryBackings memory_{kGiB};
   CountingRegistry registry_;
@@ -179,16 +181,16 @@ TEST_F(BackingFollowTest, WhoCannotBePassedOpensItByTheIdBesideWhileOthersAre) {
 TEST_F(BackingFollowTest, ItIsFilledAnewOnceItsWriterHasGone) {
   FileSystem::Created file = MakeBacked(RandomText(1, 2 * kMiB));
   world_.CloseFile(file);
-  file.handle = Open({.read = true, .write = true});
+  file.handle = Open({.write = true});
   memory_.last->SetUsed(false);
   EXPECT_TRUE(world_.Write(file, 0, "x").ok());
-  const Status busy = world_.fs->backing_files().Fill({}, file.attr.inode);
+  const Status busy = world_.fs->backing_files().Fill({}, file.attr.inode, 0);
   ASSERT_FALSE(busy.ok());
   EXPECT_EQ(busy.error().code, ErrorCode::kBusy);
   EXPECT_TRUE(world_.Fsync(file).ok());
   world_.CloseFile(file);
   file.handle = Open({.read = true});
-  EXPECT_TRUE(world_.fs->backing_files().Fill({}, file.attr.inode).ok());
+  EXPECT_TRUE(world_.fs->backing_files().Fill({}, file.attr.inode, 0).ok());
   EXPECT_TRUE(memory_.last->text() == ReadAll(file));
   world_.CloseFile(file);
 }

@@ -21,7 +21,8 @@ class OpenModesTest : public testing::Test {
                                .loan = *pool_->Borrow(kMiB),
                                .size = kMiB,
                                .pool = *pool_,
-                               .registry = registry_});
+                               .registry = registry_,
+                               .count = count_});
   }
   // nullopt: it is sent beside.
   std::optional<OpenMode> Open(const OpenModes::Asked& asked) {
@@ -40,6 +41,7 @@ class OpenModesTest : public testing::Test {
   std::unique_ptr<io::BufferPool> pool_;
   MemoryBackings memory_{kGiB};
   CountingRegistry registry_;
+  std::atomic<uint64_t> count_{0};
   std::unique_ptr<Backing> backing_;
   OpenModes modes_;
 };

@@ -161,7 +161,7 @@ class BackingIdsTest : public testing::Test {
 
 TEST_F(BackingIdsTest, TheKernelReadsAndMapsTheRegisteredFile) {
   if (!Mount()) GTEST_SKIP() << "this kernel offers no passthrough";
-  BackingIds ids(*device_);
+  BackingIds ids(*device_, [](uint64_t) {});
   const auto id = ids.Register(file_->fd());
   ASSERT_TRUE(id.ok()) << id.error().message;
   EXPECT_FALSE(*file_->IsUsed());  // registering is no use of it
@@ -188,7 +188,7 @@ TEST_F(BackingIdsTest, TheKernelReadsAndMapsTheRegisteredFile) {
 
 TEST_F(BackingIdsTest, TheKernelRefusesAnOpenForWritingThatNamesIt) {
   if (!Mount()) GTEST_SKIP() << "this kernel offers no passthrough";
-  BackingIds ids(*device_);
+  BackingIds ids(*device_, [](uint64_t) {});
   const auto id = ids.Register(file_->fd());
   ASSERT_TRUE(id.ok()) << id.error().message;
   server_->backing = *id;
@@ -201,7 +201,7 @@ TEST_F(BackingIdsTest, TheKernelRefusesAnOpenForWritingThatNamesIt) {
 
 TEST_F(BackingIdsTest, SaysWhatIsWrong) {
   ASSERT_TRUE(Mount({}));  // not agreed
-  BackingIds ids(*device_);
+  BackingIds ids(*device_, [](uint64_t) {});
   const auto refused = ids.Register(file_->fd());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kPermission) << refused.error().message;

@@ -50,6 +50,12 @@ control::StatusReply OneHost() {
   activity.set_pool_buffers(20);
   activity.set_pool_buffers_free(21);
   activity.set_pool_buffers_touched(22);
+  control::Passthrough& passthrough = *activity.mutable_passthrough();
+  passthrough.set_files(1);
+  passthrough.set_bytes(25 * kMiB);
+  passthrough.set_opens_total(26);
+  passthrough.set_fills_total(27);
+  passthrough.set_fills_failed_total(28);
   activity.set_write_bytes_per_second(23.5 * kMiB);
   activity.set_read_bytes_per_second(24.5 * kMiB);
   return status;
@@ -71,11 +77,18 @@ not durable   14.0 MiB
 rates         23.5 MiB/s written, 24.5 MiB/s read
 since start   16.0 MiB written (18.0 MiB stored anew, 19.0 MiB known), 17.0 MiB read
 pool          21 of 20 buffers free, 22 in memory
+passthrough   1 file in memory, 25.0 MiB; 26 opens, 27 fills, 28 that failed
 open files    15
 collecting    no
 state         good
 last error    none
 )");
+}
+
+TEST(StatusText, SaysWhyTheKernelReadsNothingItself) {
+  control::StatusReply status = OneHost();
+  status.mutable_activity()->mutable_passthrough()->set_why_not("an old\nkernel");
+  EXPECT_NE(StatusText(status).find("passthrough   no: an old\\x0akernel\n"), std::string::npos) << StatusText(status);
 }
 
 TEST(GcLine, TellsWhatIsLeftOfAPhase) {
@@ -156,7 +169,8 @@ TEST(StatusJson, HasTheFieldsOfAllPartsInOneObject) {
   EXPECT_EQ(object.at("failures"), json::array());
   EXPECT_EQ(object.at("last_error"), "\xEF\xBF\xBD");  // what is no UTF-8
   EXPECT_EQ(object.at("dedup_ratio"), 2.0);
-  EXPECT_EQ(object.size(), 53U);
+  EXPECT_EQ(object.at("passthrough").at("files"), 1);
+  EXPECT_EQ(object.size(), 54U);
   for (const char* absent : {"space", "activity", "live", "cluster", "metadata_owners"}) {
     EXPECT_FALSE(object.contains(absent)) << absent;
   }

@@ -1,0 +1,66 @@
+// FillsAhead: fills what was just committed into memory, so that the kernel reads it itself from the first open on
+// (FUSE passthrough). It lies in the pool then, and who resumes from it, evaluates or converts it comes soon.
+//
+// The newest commit comes first. Only files are filled that this host wrote, and only while the pool has memory to
+// spare: their chunks are in it, or are few. One at a time, on a thread of the lowest priority.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <stop_token>
+#include <vector>
+
+#include "base/context.h"
+#include "base/task_queue.h"
+#include "base/thread_annotations.h"
+#include "fs/backing_files.h"
+#include "fs/inode.h"
+#include "meta/namespace.h"
+
+namespace cairnfs::fs {
+
+// Any thread.
+class FillsAhead {
+ public:
+  struct Parts {  // all outlive it
+    BackingFiles& backing_files;
+    io::BufferPool& pool;
+    meta::Namespace& names;
+    InodeTable& table;
+  };
+  // What is more is left to who reads it: of the oldest commit first.
+  static constexpr size_t kDirectoriesMax = 64, kFilesMax = 4096;
+
+  explicit FillsAhead(const Parts& parts) : at_(parts) {}
+  ~FillsAhead() { Stop(); }
+  FillsAhead(const FillsAhead&) = delete;
+
+  // These have got the names by which they are known. Does not wait.
+  void NoteCommitted(const std::vector<InodeId>& directories);
+  void Stop();
+
+ private:
+  struct File {
+    InodeId id;
+    uint32_t owner;
+  };
+  void Step() EXCLUDES_LOCK(mutex_);
+  // What is worth it in the directory. Its directories are to be looked at next.
+  std::vector<File> Look(InodeId directory, std::vector<InodeId>& directories);
+  bool WasWrittenHere(InodeId file);
+  void Fill(const File& file);
+  // Less than the pool lets chunks take that are kept for readers alone.
+  bool HasRoom() const { return !at_.pool.UnderPressure(); }
+
+  const Parts at_;
+  std::stop_source stop_;
+  const Context until_stop_{stop_.get_token()};
+  Mutex mutex_;
+  std::deque<InodeId> directories_ GUARDED_BY(mutex_);  // the next first
+  std::deque<File> files_ GUARDED_BY(mutex_);
+  std::unique_ptr<TaskQueue> queue_
+      GUARDED_BY(mutex_);  // of one task at most; null: none was needed, or it has stopped
+  bool is_posted_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace cairnfs::fs
