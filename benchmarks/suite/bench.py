@@ -32,6 +32,7 @@ EXPERIMENTS = {  # name: what measures its rows
     "frameworks": frameworks.framework_rows,
     "cold": reading.cold_rows,
     "hot": reading.hot_rows,
+    "passed": reading.passed_rows,
     "mmap": reading.mmap_rows,
     "readers": reading.readers_rows,
     "cut-points": daemon.cut_points_rows,

@@ -1,8 +1,10 @@
 """The rows about reading back: cold and hot restores, mappings, several readers."""
 
 import filecmp
+import functools
 import os
 import shutil
+import time
 
 from frameworks import Framework
 from machine import GIB, MIB, Usage, drop_caches, settle
@@ -166,6 +168,58 @@ def mmap_rows(bench):
         add_cpu(row, series, f"CairnFS {count}", size * count, "CairnFS")
         add_cpu(row, series, f"plain {count}", size * count, bench.file_system)
     return [one, many]
+
+
+def await_passed(cairn):
+    """Until the kernel reads the one file of the mount itself."""
+    deadline = time.monotonic() + 60
+    while cairn.status()["passthrough"]["files"] != 1:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"what was committed is not read past the daemon: {cairn.status()['passthrough']}")
+        time.sleep(0.05)
+
+
+def passed_rows(bench):
+    """What was committed a moment ago, which the kernel reads itself by now, beside the page cache."""
+    processes = 8
+    with Cairn(bench, "passed") as cairn:
+        status = cairn.status()
+        if status["passthrough"]["why_not"]:
+            return []
+        size = min(bench.size, status["pool_buffers"] // 3 * MIB)
+        bench.load("fill", bench.next_seed(), 0, size)
+        save_cairn(bench, cairn, "step", size)
+        plain = bench.plain_directory("step") + "/part-0"
+        bench.load("save", "none", os.path.dirname(plain), 1, size, 0, BLOCK)
+        ours = f"{cairn.path}/step/part-0"
+        await_passed(cairn)
+
+        def turn(path, *command):
+            with Usage(cairn.pid) as usage:
+                sample = bench.load(command[0], path, *command[1:])
+            return {**sample, "daemon_s": usage.daemon_s, "system_s": usage.system_s}
+
+        ways = {"read(2)": ("read", BLOCK), "mmap 1": ("map_processes", 1), "mmap 8": ("map_processes", processes)}
+        series = take_turns(bench.rounds, {
+            f"{who} {way}": functools.partial(turn, path, *command)
+            for way, command in ways.items() for who, path in ((bench.file_system, plain), ("CairnFS", ours))
+        })
+        must_equal(bench, ours, size)
+    shutil.rmtree(os.path.dirname(plain))
+    rows = []
+    for way, name, count, at_least in (("read(2)", "read of {} MiB, just committed and passed", 1, 0.9),
+                                       ("mmap 1", "mmap load of {} MiB, just committed and passed", 1, 0.9),
+                                       ("mmap 8", "the same by 8 processes at once, total", processes, 0.9)):
+        row = Row(name.format(size // MIB))
+        for who in ("CairnFS", bench.file_system):
+            row.figure(f"{who}{'' if who == 'CairnFS' else ', page cache'}",
+                       series.rates(f"{who} {way}", size * count), "B/s")
+        row.ratio(f"vs {bench.file_system}'s page cache", "CairnFS", f"{bench.file_system}, page cache",
+                  at_least=at_least)
+        for who in ("CairnFS", bench.file_system):
+            add_cpu(row, series, f"{who} {way}", size * count, who)
+        rows.append(row)
+    return rows
 
 
 def readers_rows(bench):
