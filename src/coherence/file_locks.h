@@ -76,12 +76,12 @@ class FileLocks {
   // The open file is gone, and what was locked through it. Later calls for the inode come after it.
   virtual void ReleaseHandle(InodeId inode, uint64_t handle) = 0;
 
-  // close(2) does not wait for ReleaseHandle. So whoever tries a lock after the close may be told too early that it is
+  // close(2) does not wait for ReleaseHandle. So whoever tries a lock after the close could be told too early that it is
   // held.
   // A descriptor of the open file was closed: perhaps the last one.
   virtual void NoteClosed(InodeId inode, uint64_t handle) = 0;
-  // Whether a lock that this host holds, and that stands in the way, may be freed by a close that has returned: for a
-  // second. After that the open file is taken to have more descriptors.
+  // Whether a try that was refused is to be made again: a lock that this host holds, and that stands in the way, may be
+  // freed by a close that has returned. For a second: after that the open file is taken to have more descriptors.
   virtual bool AwaitsRelease(const Request& request) const = 0;
 
   // The mount ends: waits end with kInterrupted, also later ones.

@@ -11,6 +11,19 @@ bool IsRecord(const FileLock& lock) { return lock.owner.kind == LockKind::kRecor
 
 }  // namespace
 
+LocalLocks::LocalLocks() {
+  ends_.Post([this] { RunEnds(); });
+}
+
+LocalLocks::~LocalLocks() {
+  EndWaits();
+  {
+    MutexLock lock(mutex_);
+    stops_ = true;
+  }
+  must_end_.NotifyAll();
+}
+
 void LocalLocks::Answers::Send() {
   for (auto& [done, outcome] : outcomes) done(std::move(outcome));
 }
@@ -69,9 +82,19 @@ void LocalLocks::TryLock(const Request& request, Done<Outcome> done) {
   Answers answers;
   {
     MutexLock lock(mutex_);
-    auto taken = Take(inodes_[request.inode], LockOf(request, {}));
+    Inode& state = inodes_[request.inode];
+    const FileLock wanted = LockOf(request, {});
+    auto taken = Take(state, wanted);
+    const bool has_room = state.held.held().size() + state.waits.size() < LockTable::kLocksMax;
+    if (!taken && !is_ending_ && has_room && state.closing.MayFree(state.held.held(), wanted)) {
+      const Ticket ticket = next_ticket_++;
+      state.waits.push_back({.ticket = ticket, .lock = wanted, .done = std::move(done), .is_try = true});
+      tries_.push_back({Clock::Now() + kTryFor, request.inode, ticket});
+      must_end_.NotifyAll();
+    } else {
+      answers.outcomes.emplace_back(std::move(done), taken ? *std::move(taken) : Outcome::kWouldBlock);
+    }
     GrantWaits(request.inode, answers);  // what it had in place of this may have been more
-    answers.outcomes.emplace_back(std::move(done), taken ? *std::move(taken) : Outcome::kWouldBlock);
   }
   answers.Send();
 }
@@ -85,7 +108,7 @@ LocalLocks::Ticket LocalLocks::Lock(const Request& request, Done<Outcome> done) 
     const FileLock wanted = LockOf(request, {});
     if (auto taken = Take(inodes_[request.inode], wanted)) {
       answers.outcomes.emplace_back(std::move(done), *std::move(taken));
-    } else if (Result<Outcome> refused = BeginWait(request.inode, {ticket, wanted, done});
+    } else if (Result<Outcome> refused = BeginWait(request.inode, {.ticket = ticket, .lock = wanted, .done = done});
                !refused.ok() || *refused != Outcome::kGranted) {
       answers.outcomes.emplace_back(std::move(done), std::move(refused));
     }
@@ -138,7 +161,7 @@ void LocalLocks::GrantWaits(InodeId inode, Answers& answers) {
         left.push_back(std::move(wait));
         continue;
       }
-      ForgetWait(wait.lock, inode);
+      ForgetWait(wait, inode);
       const Status set = state.held.Set(wait.lock);
       answers.outcomes.emplace_back(std::move(wait.done),
                                     set.ok() ? Result<Outcome>(Outcome::kGranted) : Result<Outcome>(set.error()));
@@ -149,11 +172,11 @@ void LocalLocks::GrantWaits(InodeId inode, Answers& answers) {
   ForgetIfEmpty(inode);
 }
 
-void LocalLocks::ForgetWait(const FileLock& lock, InodeId inode) {
-  if (!IsRecord(lock)) return;
-  const auto [begin, end] = waits_.equal_range(lock.owner.number);
+void LocalLocks::ForgetWait(const Wait& wait, InodeId inode) {
+  if (!IsRecord(wait.lock) || wait.is_try) return;
+  const auto [begin, end] = waits_.equal_range(wait.lock.owner.number);
   const auto found = std::find_if(
-      begin, end, [&](const auto& each) { return each.second.inode == inode && each.second.lock == lock; });
+      begin, end, [&](const auto& each) { return each.second.inode == inode && each.second.lock == wait.lock; });
   if (found != end) waits_.erase(found);
 }
 
@@ -199,25 +222,46 @@ void LocalLocks::NoteClosed(InodeId inode, uint64_t handle) {
   if (holds) found->second.closing.Note(handle);
 }
 
-bool LocalLocks::AwaitsRelease(const Request& request) const {
-  MutexLock lock(mutex_);
-  const auto found = inodes_.find(request.inode);
-  return found != inodes_.end() && found->second.closing.MayFree(found->second.held.held(), LockOf(request, {}));
-}
-
 // --- the ends of waits ---
+
+bool LocalLocks::EndWait(InodeId inode, Ticket ticket, Outcome outcome, Answers& answers) {
+  const auto found = inodes_.find(inode);
+  if (found == inodes_.end()) return false;
+  std::vector<Wait>& waits = found->second.waits;
+  const auto wait = std::find_if(waits.begin(), waits.end(), [&](const Wait& each) { return each.ticket == ticket; });
+  if (wait == waits.end()) return false;
+  ForgetWait(*wait, inode);
+  answers.outcomes.emplace_back(std::move(wait->done), outcome);
+  waits.erase(wait);
+  ForgetIfEmpty(inode);
+  return true;
+}
 
 void LocalLocks::Cancel(InodeId inode, Ticket ticket) {
   MutexLock lock(mutex_);
-  const auto found = inodes_.find(inode);
-  if (found == inodes_.end()) return;
-  std::vector<Wait>& waits = found->second.waits;
-  const auto wait = std::find_if(waits.begin(), waits.end(), [&](const Wait& each) { return each.ticket == ticket; });
-  if (wait == waits.end()) return;
-  ForgetWait(wait->lock, inode);
-  cancels_.Post([done = std::move(wait->done)] { done(Outcome::kInterrupted); });
-  waits.erase(wait);
-  ForgetIfEmpty(inode);
+  if (EndWait(inode, ticket, Outcome::kInterrupted, cancelled_)) must_end_.NotifyAll();
+}
+
+void LocalLocks::RunEnds() {
+  MutexLock lock(mutex_);
+  while (true) {
+    Answers answers = std::exchange(cancelled_, {});
+    while (!tries_.empty() && tries_.front().until <= Clock::Now()) {
+      EndWait(tries_.front().inode, tries_.front().ticket, Outcome::kWouldBlock, answers);
+      tries_.pop_front();
+    }
+    if (!answers.empty()) {
+      lock.Unlock();
+      answers.Send();
+      lock.Lock();
+    } else if (stops_) {
+      return;
+    } else if (tries_.empty()) {
+      must_end_.Wait(mutex_);
+    } else {
+      must_end_.WaitUntil(mutex_, tries_.front().until);
+    }
+  }
 }
 
 void LocalLocks::EndWaits() {

@@ -2,12 +2,15 @@
 // (docs/decisions/locks-on-one-host.md). They live in memory, and end with the mount.
 //
 // A waiter does not stand in the way of others. Whoever waits for longer is tried first when something is freed. A wait
-// for a record lock that closes a cycle of owners who wait for each other, over all files, ends with kDeadlock.
+// for a record lock that closes a cycle of owners who wait for each other, over all files, ends with kDeadlock. A try
+// that a close may let in waits too, for a moment.
 #pragma once
 
+#include <deque>
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "coherence/file_locks.h"
@@ -16,9 +19,13 @@ namespace cairnfs::coherence {
 
 class LocalLocks final : public FileLocks {
  public:
-  LocalLocks() = default;
+  // A try does not wait for longer. A release comes microseconds after its close.
+  static constexpr std::chrono::milliseconds kTryFor{50};
+
+  // Throws std::system_error when the system lets no more threads start.
+  LocalLocks();
   // REQUIRES (unchecked): no call is in progress or follows. What waits is answered with kInterrupted.
-  ~LocalLocks() override { EndWaits(); }
+  ~LocalLocks() override;
 
   bool MayHoldOf(InodeId inode, uint64_t owner) const override;
   bool MayHoldThrough(InodeId inode, uint64_t handle) const override;
@@ -30,7 +37,7 @@ class LocalLocks final : public FileLocks {
   void ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) override;
   void ReleaseHandle(InodeId inode, uint64_t handle) override;
   void NoteClosed(InodeId inode, uint64_t handle) override;
-  bool AwaitsRelease(const Request& request) const override;
+  bool AwaitsRelease(const Request&) const override { return false; }  // TryLock has waited for it
   void EndWaits() override;
 
  private:
@@ -41,6 +48,12 @@ class LocalLocks final : public FileLocks {
     Ticket ticket;
     FileLock lock;
     Done<Outcome> done;
+    bool is_try = false;  // is in tries_ too
+  };
+  struct TryThatWaits {
+    Clock::time_point until;
+    InodeId inode;
+    Ticket ticket;
   };
   struct Inode {
     LockTable held;
@@ -55,6 +68,7 @@ class LocalLocks final : public FileLocks {
   // Of what is over, to be sent when the mutex is not held.
   struct Answers {
     std::vector<std::pair<Done<Outcome>, Result<Outcome>>> outcomes;
+    bool empty() const { return outcomes.empty(); }
     void Send();
   };
 
@@ -65,17 +79,27 @@ class LocalLocks final : public FileLocks {
   bool ClosesCycle(InodeId inode, const FileLock& wanted) const REQUIRES_LOCK(mutex_);
   // After something was freed, or replaced by less.
   void GrantWaits(InodeId inode, Answers& answers) REQUIRES_LOCK(mutex_);
-  void ForgetWait(const FileLock& lock, InodeId inode) REQUIRES_LOCK(mutex_);
+  // Takes a wait that ends otherwise. False: it has ended.
+  bool EndWait(InodeId inode, Ticket ticket, Outcome outcome, Answers& answers) REQUIRES_LOCK(mutex_);
+  // Of one that goes from Inode::waits.
+  void ForgetWait(const Wait& wait, InodeId inode) REQUIRES_LOCK(mutex_);
   void ForgetIfEmpty(InodeId inode) REQUIRES_LOCK(mutex_);
 
+  // Answers waits that were cancelled, and tries whose time is over.
+  void RunEnds();
+
   mutable Mutex mutex_;
+  CondVar must_end_;
   bool is_ending_ GUARDED_BY(mutex_) = false;
   Ticket next_ticket_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
   // Of record locks, by their owners. A process has one for each thread that waits.
   std::unordered_multimap<uint64_t, WaitOfOwner> waits_ GUARDED_BY(mutex_);
+  std::deque<TryThatWaits> tries_ GUARDED_BY(mutex_);  // the oldest first; some have ended
+  Answers cancelled_ GUARDED_BY(mutex_);
+  bool stops_ GUARDED_BY(mutex_) = false;
 
-  TaskQueue cancels_{"locks", 1};  // a task for each wait at most, which is a request of the kernel
+  TaskQueue ends_{"locks", 1};  // of RunEnds alone
 };
 
 }  // namespace cairnfs::coherence

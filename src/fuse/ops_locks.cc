@@ -88,7 +88,8 @@ void Unlock(fuse_req_t request, fs::FileSystem& filesystem, const FileLocks::Req
 }
 
 // A close frees a lock once its RELEASE is served, for which close(2) does not wait. Whoever asks after the close still
-// finds the lock free. Until `until` only: each process that exits with a copy of the descriptor closes once more.
+// finds the lock free. Until `until` only: each process that exits with a copy of the descriptor closes once more. On a
+// host alone TryLock itself waits for the RELEASE.
 void Try(fuse_req_t request, fs::FileSystem& filesystem, const FileLocks::Request& lock, Clock::time_point until) {
   FileLocks& locks = filesystem.locks();
   // Before the try: a RELEASE that is served after it is the reason for another one.

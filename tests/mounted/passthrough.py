@@ -249,6 +249,35 @@ def locks_hold_over_both_node_ids(seed):
         os.close(reader)
 
 
+def a_try_for_a_lock_ends_while_its_holder_runs_commands(seed):
+    """Each process that ends with a copy of the descriptor closes it, so the holder seems to be about to let go."""
+    with Scratch() as scratch:
+        world = World(scratch, seed)
+        world.write("lock", 10)
+        holder = ("import fcntl, os, subprocess, sys\n"
+                  f"fd = os.open({world.path('lock')!r}, os.O_RDWR)\n"
+                  "fcntl.flock(fd, fcntl.LOCK_EX)\n"
+                  "print('has it', flush=True)\n"
+                  "while True:\n"
+                  "    subprocess.run(['true'], pass_fds=[fd], check=True)\n")
+        tries = ("import fcntl, os, sys\n"
+                 f"fd = os.open({world.path('lock')!r}, os.O_RDWR)\n"
+                 "try:\n"
+                 "    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+                 "except BlockingIOError:\n"
+                 "    sys.exit(7)\n")
+        with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout.readline() == "has it\n"
+                others = [subprocess.Popen([sys.executable, "-c", tries]) for _ in range(8)]
+                assert {other.wait(SECONDS) for other in others} == {7}
+                assert process.poll() is None, "it ran commands until the last was refused"
+            finally:
+                process.kill()
+        run(sys.executable, "-c", tries)  # its close has let go
+        world.mount.check()
+
+
 def a_mount_of_the_file_alone_reads_on(seed):
     """It leads to the file's own node id without a look-up, so who would have to go by the other one is told ESTALE."""
     with Scratch() as scratch:
@@ -442,7 +471,7 @@ def main():
     cases = [
         what_was_read_is_read_past_the_daemon, what_was_committed_is_passed_at_its_first_open, changes_are_seen_at_once,
         each_open_gets_its_bytes_whoever_else_has_the_file, locks_hold_over_both_node_ids,
-        a_mount_of_the_file_alone_reads_on,
+        a_try_for_a_lock_ends_while_its_holder_runs_commands, a_mount_of_the_file_alone_reads_on,
         programs_run_and_are_not_written_to, readers_outlive_the_daemon, memory_is_bounded,
         damaged_bytes_are_never_passed, strangers_are_passed_only_where_nobody_can_write, without_it_all_is_as_ever,
     ]

@@ -181,16 +181,11 @@ TEST_P(FileLocksTest, TheOpenFileTakesWhatWasLockedThroughIt) {
   Request ofd = Posix(99, kExclusive);
   ofd.handle = 5;
   EXPECT_EQ(Try(ofd), Outcome::kGranted);
-  EXPECT_FALSE(locks().AwaitsRelease(Flock(6, kShared)));
-  locks().NoteClosed(kFile, 5);
-  EXPECT_TRUE(locks().AwaitsRelease(Flock(6, kShared)));
-  EXPECT_FALSE(locks().AwaitsRelease(Flock(5, kShared)));  // its own is not in the way
   Asked flock = Lock(Flock(6, kExclusive)), record = Lock(Posix(7, kExclusive));
   EXPECT_FALSE(flock.IsOver(kWhile));
   locks().ReleaseHandle(kFile, 5);
   EXPECT_EQ(flock.Get(), Outcome::kGranted);
   EXPECT_EQ(record.Get(), Outcome::kGranted);
-  EXPECT_FALSE(locks().AwaitsRelease(Flock(8, kShared)));
 }
 
 TEST_P(FileLocksTest, AnInterruptedWaitLeavesNothing) {
