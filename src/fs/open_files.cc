@@ -203,7 +203,13 @@ Error OpenFiles::SessionWasLost() {
 void OpenFiles::Open(InodeId id, const OpenFlags& asked, Done<HandleId> done, const Caller& caller) {
   OpenFlags flags = asked;
   flags.may_pass = asked.may_pass && MayPass(id, caller);
-  if (IsSent(id, flags)) return done(SentBeside());  // before it has changed anything; AddHandle looks again
+  // Before it has changed anything; AddHandle looks again.
+  const bool is_sent = IsSent(id, flags);
+  // Here, so that the kernel asks for both at once: for the mode, and for the node id.
+  if (flags.executes) {
+    if (Status may = at_.privileges.CheckMayExecute(id, caller); !may.ok()) return done(may.error());
+  }
+  if (is_sent) return done(SentBeside());
   if (!flags.write && !flags.truncate) return OpenUnsealed(id, flags, std::move(done), caller);
   OnceSealsAreKnown(at_, id, caller, [this, id, flags, done = std::move(done), caller](Status may) {
     if (may.ok()) may = at_.parts.names.CheckUnsealed(caller.context, id);
@@ -247,9 +253,6 @@ void OpenFiles::OpenUnsealed(InodeId id, const OpenFlags& flags, Done<HandleId> 
     auto begun = at_.seals.BeginChange(caller.context, id);
     if (!begun.ok()) return done(begun.error());
     emptying = *std::move(begun);
-  }
-  if (flags.executes) {
-    if (Status may = at_.privileges.CheckMayExecute(id, caller); !may.ok()) return done(may.error());
   }
   const Kills kills = flags.kills_set_id ? Kills::kSetIdToo : Kills::kCapability;
   if (flags.truncate) {

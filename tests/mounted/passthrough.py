@@ -166,6 +166,21 @@ def changes_are_seen_at_once(seed):
         world.mount.check()
 
 
+def a_file_is_emptied_where_others_appear_whole(seed):
+    """Such an open is sent back to look the path up, which the kernel does once only."""
+    with Scratch() as scratch:
+        world = World(scratch, seed)
+        world.backed("log", 2 * MIB)
+        reader = os.open(world.path("log"), os.O_RDONLY)
+        os.setxattr(world.mount.path, "user.cairnfs.atomic_files", b"*.pt")
+        for text in (b"one", b"and two"):
+            with open(world.path("log"), "wb") as file:
+                file.write(text)
+            assert os.pread(reader, MIB, 0) == text == world.read("log")
+        os.close(reader)
+        world.mount.check()
+
+
 def use_at_random(path, size, seed, number, updates):
     """Opens the file again and again, as reader, mapper and writer of 16 bytes that nobody else writes."""
     rng = random.Random(seed * 100 + number)
@@ -470,6 +485,7 @@ def without_it_all_is_as_ever(seed):
 def main():
     cases = [
         what_was_read_is_read_past_the_daemon, what_was_committed_is_passed_at_its_first_open, changes_are_seen_at_once,
+        a_file_is_emptied_where_others_appear_whole,
         each_open_gets_its_bytes_whoever_else_has_the_file, locks_hold_over_both_node_ids,
         a_try_for_a_lock_ends_while_its_holder_runs_commands, a_mount_of_the_file_alone_reads_on,
         programs_run_and_are_not_written_to, readers_outlive_the_daemon, memory_is_bounded,

@@ -1,9 +1,13 @@
 // A file that the kernel reads past the daemon has the file's bytes after each change, before the change is answered.
+#include <unistd.h>
+
 #include <random>
 #include <string>
 
 #include "backing_fixture.h"
+#include "cairnfs/cairnfs.h"
 #include "fixture.h"
+#include "fs/atomic_files.h"
 #include "fs/backing_files.h"
 
 namespace cairnfs::fs {
@@ -176,6 +180,56 @@ TEST_F(BackingFollowTest, WhoCannotBePassedOpensItByTheIdBesideWhileOthersAre) {
   file.handle = Open({.read = true, .write = true});
   EXPECT_EQ(ReadAll(file), "seen by the reader");
   world_.CloseFile(file);
+}
+
+// The kernel looks a path up once more only, so it is to find the node id then by which the open will do.
+TEST_F(BackingFollowTest, WhoIsSentBackForAnotherReasonIsSentBesideAtOnce) {
+  FileSystem::Created file = MakeBacked(RandomText(1, 2 * kMiB));
+  FileSystem& fs = *world_.fs;
+  const InodeId id = file.attr.inode;
+  Caller caller;
+  caller.pid = static_cast<uint32_t>(gettid());
+  const auto open = [&](const OpenFlags& flags) {
+    return World::Await<HandleId>(
+        [&](Done<HandleId> done) { fs.atomic_files().Open(id, flags, std::move(done), caller); });
+  };
+  world_.CloseFile(file);
+  const HandleId reader = Open({.read = true, .may_pass = true});
+
+  // Files of a directory with a rule: the name may be of a new file.
+  const auto kSet = meta::Namespace::XattrMode::kSet;
+  ASSERT_TRUE(fs.attributes().SetXattr({}, kRootInode, CAIRNFS_XATTR_ATOMIC_FILES, "*.pt", kSet).ok());
+  OpenFlags empties{.write = true, .truncate = true};
+  EXPECT_EQ(open(empties).error().code, ErrorCode::kStale);
+  const auto found = World::Await<meta::Attr>([&](const Done<meta::Attr>& done) {
+    fs.atomic_files().LookUpSentBack({caller, {}}, kRootInode, "file", done);
+  });
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->inode, id);
+  ASSERT_TRUE(fs.open_files().NamesBeside(id));
+  empties.is_beside = true;
+  const auto writer = open(empties);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  fs.open_files().Release(*writer);
+  Clock::SleepFor(OpenModes::kSentFor);
+  ASSERT_FALSE(fs.open_files().NamesBeside(id));
+
+  // A program whose mode is in doubt.
+  meta::AttrChanges changes;
+  changes.mode = 04755;
+  const auto told = world_.names->SetAttr({}, id, changes);
+  ASSERT_TRUE(told.ok());
+  fs.attributes().NoteReply(*told);
+  changes.mode = 0755;
+  ASSERT_TRUE(world_.names->SetAttr({}, id, changes).ok());
+  OpenFlags executes{.read = true, .executes = true};
+  EXPECT_EQ(open(executes).error().code, ErrorCode::kStale);
+  ASSERT_TRUE(fs.open_files().NamesBeside(id));
+  executes.is_beside = true;
+  const auto program = open(executes);
+  ASSERT_TRUE(program.ok()) << program.error().message;
+  fs.open_files().Release(*program);
+  fs.open_files().Release(reader);
 }
 
 TEST_F(BackingFollowTest, ItIsFilledAnewOnceItsWriterHasGone) {
