@@ -213,6 +213,7 @@ fuse::MountOptions Daemon::MountOptions() const {
   options.max_background = static_cast<unsigned>(config_.max_background);
   options.read_ahead_bytes = config_.mmap_read_ahead;
   options.passthrough = config_.passthrough;
+  options.passthrough_descriptors_max = FilesToSpare(config_);
   return options;
 }
 

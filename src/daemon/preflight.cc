@@ -117,6 +117,12 @@ Status RaiseFileLimit(const Config& config) {
                                needed, limit.rlim_cur, needed));
 }
 
+uint64_t FilesToSpare(const Config& config) {
+  rlimit limit{};
+  const uint64_t needed = FilesNeeded(config);
+  return getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur <= needed ? 0 : limit.rlim_cur - needed;
+}
+
 Status CheckThreadsCanStart(const Config& config) {
   const auto groups = ThreadGroups(config);
   const uint64_t wanted = std::accumulate(groups.begin(), groups.end(), kOtherThreads,

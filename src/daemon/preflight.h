@@ -1,6 +1,8 @@
 // Checks before anything is made or mounted: do the configuration and the machine fit each other?
 #pragma once
 
+#include <cstdint>
+
 #include "base/result.h"
 #include "daemon/config.h"
 
@@ -14,6 +16,9 @@ Status CheckPoolSuffices(const Config& config);
 // Raises the limit on open files as far as the system lets it. kInvalidArgument, naming the limit and what is needed,
 // when that is too few for this configuration: the store would fail in the middle of a write.
 Status RaiseFileLimit(const Config& config);
+
+// How many more files the limit lets the daemon open than this configuration needs.
+uint64_t FilesToSpare(const Config& config);
 
 // Starts as many threads as a mount with this configuration will have, and ends them again. kIo, naming the key that
 // asks for most of them and the limits that there are, when the system refuses.

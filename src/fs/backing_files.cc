@@ -181,6 +181,7 @@ Status BackingFiles::FillHeld(const Context& context, const InodePtr& inode, uin
 
 Status BackingFiles::FillAndInstall(const Context& context, const InodePtr& inode, const Kernel& kernel,
                                     const Wanted& wanted) {
+  CAIRNFS_RETURN_IF_ERROR(AdmitOne(kernel.files_max));
   CAIRNFS_ASSIGN_OR_RETURN(io::MemoryLoan loan, Borrow(wanted.size, wanted.uid));
   CAIRNFS_ASSIGN_OR_RETURN(std::unique_ptr<io::BackingFile> file, kernel.memory.MakeFile());
   BackingFill fill(parts_.chunks, inode, *file);
@@ -204,6 +205,13 @@ Status BackingFiles::FillAndInstall(const Context& context, const InodePtr& inod
     listed_.insert_or_assign(inode->id, inode);
   }
   kernel.registry.ForgetAttributes(inode->id);
+  return {};
+}
+
+Status BackingFiles::AdmitOne(uint64_t files_max) {
+  while (count_ >= files_max) {
+    if (!RetireOne()) return MakeError(ErrorCode::kNoSpace, "as many files are in use as may be in memory");
+  }
   return {};
 }
 

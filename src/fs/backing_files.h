@@ -40,9 +40,11 @@ class BackingFiles {
     // Runs it on a thread that may wait.
     std::function<void(std::function<void()> task)> post;
   };
-  struct Kernel {  // both outlive End
+  static constexpr uint64_t kFilesMax = 4096;
+  struct Kernel {  // memory and registry outlive End
     io::BackingFs& memory;
     BackingRegistry& registry;
+    uint64_t files_max = kFilesMax;  // in memory at once
   };
   // A file that is smaller gains little.
   static constexpr uint64_t kSizeMin = kMiB;
@@ -99,6 +101,8 @@ class BackingFiles {
     uint32_t uid = 0;
   };
   Status FillAndInstall(const Context& context, const InodePtr& inode, const Kernel& kernel, const Wanted& wanted);
+  // Files that nobody uses make room for one more.
+  Status AdmitOne(uint64_t files_max);
   Result<io::MemoryLoan> Borrow(uint64_t bytes, uint32_t uid);
   uint64_t RoomOf(uint32_t uid) const;
   uint64_t BytesOf(uint32_t uid) const;

@@ -150,6 +150,7 @@ Status BackingFill::Run(const Context& context) {
     CAIRNFS_ASSIGN_OR_RETURN(const std::vector<Extent> extents, ExtentsOf(offset, length));
     CAIRNFS_RETURN_IF_ERROR(FillFrom(extents, context));
   }
+  to_.EndWriting();
   MutexLock lock(inode_->mutex);
   return CheckUnchanged();
 }

@@ -48,6 +48,7 @@ Result<std::unique_ptr<Server>> Server::Mount(const MountOptions& options, io::B
   session_options.max_background = options.max_background;
   session_options.read_ahead_bytes = options.read_ahead_bytes;
   session_options.passthrough = options.passthrough;
+  session_options.passthrough_descriptors_max = options.passthrough_descriptors_max;
   auto session = Session::Create(*device, pool, session_options);
   if (!session.ok()) {
     Status unmounted = device->Unmount(Unmounting::kLazily);

@@ -188,7 +188,8 @@ void Session::BeginPassthrough() {
   backing_ids_.Unregister(*id);
   spdlog::info("{}: the kernel reads files of up to {} MiB in all past the daemon", device_.mount_point(),
                pool_.lendable_bytes() / kMiB);
-  filesystem_->backing_files().Begin({*backing_memory_, backing_ids_});
+  const uint64_t files_max = std::min(fs::BackingFiles::kFilesMax, options_.passthrough_descriptors_max / 2);
+  filesystem_->backing_files().Begin({*backing_memory_, backing_ids_, files_max});
 }
 
 void Session::NoteReceiverEnd(Status status) {

@@ -29,6 +29,7 @@ struct SessionOptions {
   unsigned max_background = 64;
   size_t read_ahead_bytes = 4 * kMiB;
   bool passthrough = true;  // where it can be had
+  uint64_t passthrough_descriptors_max = UINT64_MAX;
 };
 
 // When a server stops and no buffer comes back for this long, it gives up the writes that wait for one: the accepted

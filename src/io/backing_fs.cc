@@ -81,10 +81,15 @@ class TmpfsFile final : public BackingFile {
     return {};
   }
 
+  void EndWriting() override {
+    MutexLock lock(mutex_);
+    writing_ = Descriptor();
+  }
+
   int fd() const override { return fd_.get(); }
 
   // The kernel gives a lease for writing to who has the only open file. A mapping keeps its file open. The descriptor
-  // for writing is one more, and is opened again when it is needed.
+  // for writing is one more.
   Result<bool> IsUsed() override {
     MutexLock lock(mutex_);
     writing_ = Descriptor();

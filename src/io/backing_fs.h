@@ -24,8 +24,11 @@ class BackingFile {
   virtual Status Write(uint64_t offset, ByteSpan data) = 0;
   virtual Status Truncate(uint64_t size) = 0;
   virtual Status Punch(uint64_t offset, uint64_t length) = 0;  // the size stays
+  // Gives back what the calls above keep open between them. A later one opens it again.
+  virtual void EndWriting() = 0;
 
-  // For the kernel to open the file by. It can be opened for reading alone, whatever the kernel is asked for.
+  // For the kernel to open the file by: a descriptor of this process. It can be opened for reading alone, whatever the
+  // kernel is asked for.
   virtual int fd() const = 0;
   // Whether the kernel has it open or mapped for anybody. REQUIRES (unchecked): nobody opens it meanwhile.
   virtual Result<bool> IsUsed() = 0;

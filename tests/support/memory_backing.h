@@ -34,6 +34,7 @@ class MemoryBacking final : public io::BackingFile {
     std::fill(text_.begin() + static_cast<ptrdiff_t>(begin), text_.begin() + static_cast<ptrdiff_t>(end), '\0');
     return {};
   }
+  void EndWriting() override {}
   int fd() const override { return -1; }
   Result<bool> IsUsed() override {
     MutexLock lock(mutex_);

@@ -126,6 +126,9 @@ TEST(Preflight, TheLimitOnFilesIsRaised) {
     if (!RaiseFileLimit(Config()).ok()) return 1;
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur != 832) return 2;
+    if (FilesToSpare(Config()) != 0) return 5;
+    limit.rlim_cur = 800;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || FilesToSpare(Config()) != 0) return 6;
     Config config;
     config.metadata = "etcd://10.0.0.1:2379";
     if (RaiseFileLimit(config).ok()) return 3;
@@ -134,6 +137,12 @@ TEST(Preflight, TheLimitOnFilesIsRaised) {
     return RaiseFileLimit(config).ok() ? 4 : 0;
   });
   EXPECT_EQ(answer, 0);
+}
+
+TEST(Preflight, FilesToSpareAreThoseBeyondTheNeed) {
+  EXPECT_EQ(WithFileLimits(
+                64, 1000, [] { return RaiseFileLimit(Config()).ok() && FilesToSpare(Config()) == 1000 - 832 ? 0 : 1; }),
+            0);
 }
 
 TEST(Preflight, ThreadsOfTheDefaultsStart) {

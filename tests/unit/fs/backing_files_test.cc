@@ -32,7 +32,7 @@ class BackingFilesTest : public testing::Test {
                             .drop_if_unused = [](const InodePtr&) {},
                             .post = [](std::function<void()> task) { task(); }});
   }
-  void Begin() { files_->Begin({memory_, registry_}); }
+  void Begin(uint64_t files_max = BackingFiles::kFilesMax) { files_->Begin({memory_, registry_, files_max}); }
 
   InodePtr Make(uint64_t number, size_t chunks) {
     const InodePtr inode = table_.AddLookup(InodeId{number});
@@ -219,6 +219,23 @@ TEST_F(BackingFilesTest, WhoWasOpenedLongestAgoMakesRoom) {
   EXPECT_TRUE(IsBacked(a.inode));
   EXPECT_NE(IsBacked(b.inode), IsBacked(c.inode)) << "one of those that were filled first";
   EXPECT_EQ(pool_->lent_count(), 27U);
+}
+
+TEST_F(BackingFilesTest, NoMoreFilesAreInMemoryThanThereAreDescriptorsFor) {
+  Begin(2);
+  const Filled first = MakeFilled(1, 1), second = MakeFilled(2, 1);
+  EXPECT_EQ(files_->status().files, 2U);
+  Clock::SleepFor(std::chrono::milliseconds(1));
+  EXPECT_NE(Open(first.inode), 0);
+  const Filled third = MakeFilled(3, 1);
+  EXPECT_FALSE(IsBacked(second.inode)) << "it was used longest ago";
+  EXPECT_EQ(files_->status().files, 2U);
+  EXPECT_NE(Open(third.inode), 0);
+  EXPECT_EQ(CodeOfFill(second.inode), ErrorCode::kNoSpace);
+  Release(first.inode);
+  EXPECT_TRUE(files_->Fill({}, second.inode->id, 0).ok());
+  EXPECT_EQ(files_->status().files, 2U);
+  Release(third.inode);
 }
 
 TEST_F(BackingFilesTest, WhatIsOpenOrMappedStays) {

@@ -11,7 +11,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "io/scratch.h"
@@ -105,6 +107,21 @@ TEST_F(BackingFsTest, WhoReadsOrMapsAFileSeesEachChangeAtOnce) {
   EXPECT_EQ(ReadAll(file->fd()).size(), 2 * kMiB);
   ASSERT_TRUE(file->Truncate(4 * kMiB).ok());
   EXPECT_EQ(ReadAll(file->fd()).substr(2 * kMiB), std::string(2 * kMiB, '\0'));
+}
+
+TEST_F(BackingFsTest, AFileThatIsWrittenKeepsOneDescriptor) {
+  const auto count = [] {
+    const std::filesystem::directory_iterator open("/proc/self/fd");
+    return std::distance(begin(open), end(open));
+  };
+  const auto before = count();
+  auto file = Make(AlignedBytes(kMiB));
+  file->EndWriting();
+  EXPECT_EQ(count(), before + 1);
+  ASSERT_TRUE(file->Write(7, AsBytes("still written")).ok());
+  EXPECT_EQ(ReadAll(file->fd()).substr(7, 13), "still written");
+  file.reset();
+  EXPECT_EQ(count(), before);
 }
 
 TEST_F(BackingFsTest, NobodyCanWriteThroughTheDescriptorThatIsRegistered) {
