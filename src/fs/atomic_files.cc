@@ -164,7 +164,7 @@ void AtomicFiles::Open(InodeId inode, const OpenFlags& flags, Done<HandleId> don
     if (*sent_back) {
       NoteSentBack(caller.pid, **std::move(sent_back));
       // The kernel looks it up once more only. So it is to find the node id then by which the open will do.
-      static_cast<void>(at_.open_files.MustGoBeside(inode));
+      static_cast<void>(at_.open_files.MustGoBeside(inode, caller.pid));
       return done(MakeError(ErrorCode::kStale, "the path is to be looked up again"));
     }
   }

@@ -40,6 +40,13 @@ Error SentBeside() {
   return MakeError(ErrorCode::kStale, "the kernel serves opens of the file itself: this one goes by another node id");
 }
 
+OpenModes::Asked AskedOf(const OpenFlags& flags, uint32_t thread) {
+  return {.may_pass = flags.may_pass,
+          .only_reads = flags.read && !flags.write && !flags.truncate && !flags.executes && !flags.from_disk,
+          .is_beside = flags.is_beside,
+          .thread = thread};
+}
+
 // What `done` waited for counts as time that a save waited.
 Done<void> Timed(const HandlePtr& handle, Done<void> done) {
   if (handle->tally == nullptr) return done;
@@ -51,12 +58,12 @@ Done<void> Timed(const HandlePtr& handle, Done<void> done) {
 
 }  // namespace
 
-bool OpenFiles::NamesBeside(InodeId id) {
+bool OpenFiles::NamesBeside(InodeId id, uint32_t thread) {
   if (!at_.backing_files.is_begun()) return false;
   const InodePtr inode = at_.table.Find(id);
   if (!inode) return false;
   MutexLock lock(inode->mutex);
-  return inode->modes.NamesBeside(inode->backing.get());
+  return inode->modes.NamesBeside(inode->backing.get(), thread);
 }
 
 bool OpenFiles::MayHaveTwoIds(InodeId id) {
@@ -90,24 +97,24 @@ BackingId OpenFiles::BackingOf(HandleId handle_id) {
   return handle ? handle->backing : 0;
 }
 
-bool OpenFiles::IsSent(InodeId id, const OpenFlags& flags) {
+bool OpenFiles::IsSent(InodeId id, const OpenFlags& flags, uint32_t thread) {
   if (!at_.backing_files.is_begun()) return false;
   const InodePtr inode = at_.table.Find(id);
   if (!inode) return false;
   MutexLock lock(inode->mutex);
-  return !inode->modes.Decide({flags.may_pass, flags.is_beside}, inode->backing.get());
+  return !inode->modes.Decide(AskedOf(flags, thread), inode->backing.get());
 }
 
-bool OpenFiles::MustGoBeside(InodeId id) { return IsSent(id, {}); }
+bool OpenFiles::MustGoBeside(InodeId id, uint32_t thread) { return IsSent(id, {}, thread); }
 
-Result<HandleId> OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) {
-  const auto mode = inode->modes.Decide({flags.may_pass, flags.is_beside}, inode->backing.get());
+Result<HandleId> OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, const Caller& opener) {
+  const auto mode = inode->modes.Decide(AskedOf(flags, opener.pid), inode->backing.get());
   if (!mode) return SentBeside();
   auto handle = std::make_shared<Handle>();
   handle->inode = inode;
   handle->flags = flags;
   handle->mode = *mode;
-  inode->modes.NoteOpened(*mode);
+  inode->modes.NoteOpened(*mode, opener.pid);
   if (*mode == OpenMode::kPassed) handle->backing = at_.backing_files.NoteOpened(inode);
   at_.session.Stamp(*handle);
   {
@@ -120,7 +127,7 @@ Result<HandleId> OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& fl
     inode->write_opens++;
     inode->opened_for_update |= flags.read;
     inode->refused_execs.clear();
-    handle->tally = at_.saves.Of(InodeId{inode->directory}, uid);
+    handle->tally = at_.saves.Of(InodeId{inode->directory}, opener.uid);
   }
   at_.table.Hold(inode->id);
   count_++;
@@ -174,7 +181,9 @@ Result<FileSystem::Created> OpenFiles::Create(const Context& context, InodeId pa
       inode->no_capability = true;
       inode->no_set_id = !has_set_id;
     }
-    handle = AddHandle(inode, flags, params.uid);
+    Caller opener;
+    opener.uid = params.uid;
+    handle = AddHandle(inode, flags, opener);
   }
   at_.sharing.EndCreate(context, inode, session);
   if (!handle.ok()) {
@@ -204,7 +213,7 @@ void OpenFiles::Open(InodeId id, const OpenFlags& asked, Done<HandleId> done, co
   OpenFlags flags = asked;
   flags.may_pass = asked.may_pass && MayPass(id, caller);
   // Before it has changed anything; AddHandle looks again.
-  const bool is_sent = IsSent(id, flags);
+  const bool is_sent = IsSent(id, flags, caller.pid);
   // Here, so that the kernel asks for both at once: for the mode, and for the node id.
   if (flags.executes) {
     if (Status may = at_.privileges.CheckMayExecute(id, caller); !may.ok()) return done(may.error());
@@ -232,7 +241,7 @@ Result<HandleId> OpenFiles::FinishOpen(const InodePtr& inode, const OpenFlags& f
   Result<HandleId> handle = HandleId{0};
   {
     MutexLock lock(inode->mutex);
-    handle = status.ok() ? AddHandle(inode, flags, caller.uid) : Result<HandleId>(status.error());
+    handle = status.ok() ? AddHandle(inode, flags, caller) : Result<HandleId>(status.error());
     if (!handle.ok()) {
       status = handle.error();
       if (flags.truncate) NoteTruncationFailed(inode, others, status.error());

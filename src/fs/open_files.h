@@ -25,13 +25,13 @@ class OpenFiles {
   // close(2) of one descriptor. Among other hosts it waits until what its process wrote is published; who else has the
   // descriptor, or is killed, does not. Then it frees the record locks that their `lock_owner` has on the file.
   void Flush(const Closing::Descriptor& closed, Done<void> done, const Caller& caller = {});
-  // Whether who looks the file up is to get the node id beside its own (fs/open_modes.h).
-  bool NamesBeside(InodeId inode);
+  // Whether the thread, which looks the file up, is to get the node id beside its own (fs/open_modes.h). 0: any.
+  bool NamesBeside(InodeId inode, uint32_t thread = 0);
   // Whether the kernel may know the file by both ids, or is about to. What it remembers of one is not changed by the
   // other.
   bool MayHaveTwoIds(InodeId inode);
-  // Whether an open that cannot be passed is to go by that id.
-  bool MustGoBeside(InodeId inode);
+  // Whether an open of the thread that cannot be passed is to go by that id: then its look-up finds that.
+  bool MustGoBeside(InodeId inode, uint32_t thread = 0);
   // With which file in memory the open is to be answered; 0: with none.
   BackingId BackingOf(HandleId handle);
   // The last descriptor is gone, and with it all that was locked through it.
@@ -52,9 +52,10 @@ class OpenFiles {
   // pin its memory. REQUIRES: the flags may_pass.
   bool MayPass(InodeId id, const Caller& caller);
   // Whether an open is to be sent to the node id beside.
-  bool IsSent(InodeId id, const OpenFlags& flags);
-  // For `uid`, who opens. kStale: it is to be opened by the node id beside.
-  Result<HandleId> AddHandle(const InodePtr& inode, const OpenFlags& flags, uint32_t uid) REQUIRES_LOCK(inode->mutex);
+  bool IsSent(InodeId id, const OpenFlags& flags, uint32_t thread);
+  // kStale: it is to be opened by the node id beside.
+  Result<HandleId> AddHandle(const InodePtr& inode, const OpenFlags& flags, const Caller& opener)
+      REQUIRES_LOCK(inode->mutex);
   // What else there is of a file as an open begins that empties it.
   struct Others {
     bool may_lose = false;     // somebody writes to it, has written what is not published, or is to be told of a loss

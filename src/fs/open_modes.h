@@ -9,10 +9,13 @@
 //
 // A file is known by its own id as long as that will do, since the kernel drops what it knows of a name whose id
 // changes. Who comes to the wrong one is sent to the other: with ESTALE, upon which the kernel looks the name up anew.
+// Some open a file without a look-up (a mount of the file alone, /proc/PID/fd, a file handle), and so come again to the
+// same id.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "fs/backing.h"
@@ -33,21 +36,34 @@ class OpenModes {
   static constexpr std::chrono::milliseconds kSentFor{1000};
 
   struct Asked {
-    bool may_pass = false;   // for reading alone, and from memory
-    bool is_beside = false;  // by that id
+    bool may_pass = false;    // whenever the file is in memory
+    bool only_reads = false;  // and not from the disk
+    bool is_beside = false;   // by that id
+    uint32_t thread = 0;      // that asks; 0: it is not known
   };
   // How the open is to be answered. nullopt: it is to be sent to the other id. `backing`: the inode's, or null.
   std::optional<OpenMode> Decide(const Asked& asked, const Backing* backing);
   // An open that was answered so, until its release.
-  void NoteOpened(OpenMode mode) { CountOf(mode)++; }
+  void NoteOpened(OpenMode mode, uint32_t thread = 0);
   void NoteReleased(OpenMode mode) { CountOf(mode)--; }
 
-  // Whether who looks the file up is to get the id beside.
-  bool NamesBeside(const Backing* backing) const;
+  // Whether the thread, which looks the file up, is to get the id beside.
+  bool NamesBeside(const Backing* backing, uint32_t thread = 0);
   // Whether anybody was ever sent to it.
   bool has_sent() const { return sent_beside_at_.has_value(); }
 
  private:
+  static constexpr size_t kSentMax = 16;
+  struct Sent {
+    uint32_t thread;
+    Clock::time_point at;
+  };
+  using SentThreads = std::vector<Sent>;
+  SentThreads::iterator FindSent(uint32_t thread);
+  void NoteSent(uint32_t thread);
+  // Whether it was sent a moment ago, and so has found no other id.
+  bool ComesAgain(uint32_t thread);
+
   uint64_t& CountOf(OpenMode mode) {
     if (mode == OpenMode::kPassed) return passed_count_;
     return mode == OpenMode::kOrdinary ? ordinary_count_ : beside_count_;
@@ -59,6 +75,7 @@ class OpenModes {
   uint64_t passed_count_ = 0, ordinary_count_ = 0;                  // by its own id: one of the two is 0
   uint64_t beside_count_ = 0;                                       // 0 too where there are ordinary ones by its own id
   std::optional<Clock::time_point> sent_beside_at_, sent_back_at_;  // the last
+  SentThreads sent_;  // and have opened nothing since; the last kSentMax, of those the oldest first
 };
 
 }  // namespace cairnfs::fs

@@ -73,7 +73,8 @@ CacheTimes CacheTimesOf(fuse_req_t request, const meta::Attr& attr, const EntryP
 }
 
 bool NamesBeside(fuse_req_t request, const meta::Attr& attr) {
-  return S_ISREG(attr.mode) && SessionOf(request).filesystem().open_files().NamesBeside(attr.inode);
+  const auto thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid);
+  return S_ISREG(attr.mode) && SessionOf(request).filesystem().open_files().NamesBeside(attr.inode, thread);
 }
 
 bool IsAskedEachTime(fuse_req_t request, InodeId directory, std::string_view name) {

@@ -28,7 +28,7 @@ class OpenModesTest : public testing::Test {
   std::optional<OpenMode> Open(const OpenModes::Asked& asked) {
     const auto mode = modes_.Decide(asked, backing_.get());
     if (!mode) return mode;
-    modes_.NoteOpened(*mode);
+    modes_.NoteOpened(*mode, asked.thread);
     if (*mode == OpenMode::kPassed) backing_->NoteOpened();
     return mode;
   }
@@ -36,7 +36,7 @@ class OpenModesTest : public testing::Test {
     modes_.NoteReleased(mode);
     if (mode == OpenMode::kPassed) backing_->NoteReleased();
   }
-  bool NamesBeside() const { return modes_.NamesBeside(backing_.get()); }
+  bool NamesBeside(uint32_t thread = 0) { return modes_.NamesBeside(backing_.get(), thread); }
 
   std::unique_ptr<io::BufferPool> pool_;
   MemoryBackings memory_{kGiB};
@@ -119,6 +119,47 @@ TEST_F(OpenModesTest, OrdinaryOpensAreByOneIdAtATime) {
   EXPECT_EQ(Open(kReads), OpenMode::kOrdinary) << "so that he need not be sent again";
 }
 
+// As by a mount of the file alone.
+TEST_F(OpenModesTest, AReaderWhoComesAgainWithoutALookUpIsPassedWhileOthersAre) {
+  Back();
+  EXPECT_EQ(Open(kReads), OpenMode::kPassed);
+  const OpenModes::Asked stranger{.only_reads = true, .thread = 7}, writer{.thread = 8};
+  EXPECT_EQ(Open(stranger), std::nullopt);
+  EXPECT_EQ(Open({.only_reads = true, .thread = 9}), std::nullopt) << "another one has a look-up before him";
+  EXPECT_EQ(Open(stranger), OpenMode::kPassed);
+  EXPECT_EQ(Open(stranger), std::nullopt) << "the next open is another one";
+  Clock::SleepFor(OpenModes::kSentFor);
+  EXPECT_EQ(Open(stranger), std::nullopt);
+  EXPECT_EQ(Open(writer), std::nullopt);
+  EXPECT_EQ(Open(writer), std::nullopt) << "who writes cannot be passed";
+  backing_->FallBehind(MakeError(ErrorCode::kNoSpace, "no memory"));
+  EXPECT_EQ(Open(stranger), std::nullopt) << "its bytes are old";
+}
+
+TEST_F(OpenModesTest, WhoComesAgainOnceTheReadersHaveGoneHasTheFilesOwnId) {
+  Back();
+  EXPECT_EQ(Open(kReads), OpenMode::kPassed);
+  EXPECT_EQ(Open({.thread = 7}), std::nullopt);
+  Release(OpenMode::kPassed);
+  const OpenModes::Asked other{.thread = 8};
+  EXPECT_EQ(Open(other), std::nullopt) << "thread 7 may be on its way to the id beside";
+  EXPECT_EQ(Open(other), OpenMode::kOrdinary);
+}
+
+TEST_F(OpenModesTest, WhoComesLateIsNotSentAgain) {
+  Back();
+  const OpenModes::Asked writer{.thread = 7};
+  EXPECT_EQ(Open(kReads), OpenMode::kPassed);
+  EXPECT_EQ(Open(writer), std::nullopt);
+  Clock::SleepFor(std::chrono::minutes(1));
+  EXPECT_FALSE(NamesBeside());
+  EXPECT_TRUE(NamesBeside(7));
+  EXPECT_EQ(Open({.is_beside = true, .thread = 7}), OpenMode::kBeside);
+  Release(OpenMode::kBeside);
+  Clock::SleepFor(std::chrono::minutes(1));
+  EXPECT_FALSE(NamesBeside(7)) << "what it opens next is another thing";
+}
+
 TEST_F(OpenModesTest, WhatIsBehindIsReadBeside) {
   Back();
   EXPECT_EQ(Open(kReads), OpenMode::kPassed);
@@ -147,7 +188,8 @@ TEST_F(OpenModesTest, NoIdEverHasBothModesAndNobodyIsSentTwice) {
       continue;
     }
     OpenModes::Asked asked = random() % 3 == 0 ? kWrites : kReads;
-    asked.is_beside = NamesBeside();
+    asked.thread = 1 + random() % 5;
+    asked.is_beside = NamesBeside(asked.thread);
     auto mode = Open(asked);
     if (!mode) {
       sent++;
@@ -156,7 +198,9 @@ TEST_F(OpenModesTest, NoIdEverHasBothModesAndNobodyIsSentTwice) {
         open.pop_back();
       }
       if (const auto other = Open(kReads); other) open.push_back(*other);
-      asked.is_beside = NamesBeside();
+      if (random() % 4 == 0) Clock::SleepFor(OpenModes::kSentFor * (random() % 4));
+      if (const auto other = Open(random() % 2 == 0 ? kWrites : kReads); other) open.push_back(*other);
+      asked.is_beside = NamesBeside(asked.thread);
       mode = Open(asked);
     }
     ASSERT_TRUE(mode.has_value());
