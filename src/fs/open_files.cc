@@ -107,6 +107,14 @@ bool OpenFiles::IsSent(InodeId id, const OpenFlags& flags, uint32_t thread) {
 
 bool OpenFiles::MustGoBeside(InodeId id, uint32_t thread) { return IsSent(id, {}, thread); }
 
+bool OpenFiles::MustCutElsewhere(InodeId id, bool is_beside) {
+  if (!at_.backing_files.is_begun()) return false;
+  const InodePtr inode = at_.table.Find(id);
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  return inode->modes.MustCutElsewhere(is_beside);
+}
+
 Result<HandleId> OpenFiles::AddHandle(const InodePtr& inode, const OpenFlags& flags, const Caller& opener) {
   const auto mode = inode->modes.Decide(AskedOf(flags, opener.pid), inode->backing.get());
   if (!mode) return SentBeside();

@@ -32,6 +32,8 @@ class OpenFiles {
   bool MayHaveTwoIds(InodeId inode);
   // Whether an open of the thread that cannot be passed is to go by that id: then its look-up finds that.
   bool MustGoBeside(InodeId inode, uint32_t thread = 0);
+  // Whether truncate(2) by that id or the other is to go by the other, to which a look-up leads then.
+  bool MustCutElsewhere(InodeId inode, bool is_beside);
   // With which file in memory the open is to be answered; 0: with none.
   BackingId BackingOf(HandleId handle);
   // The last descriptor is gone, and with it all that was locked through it.

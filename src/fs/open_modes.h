@@ -49,6 +49,9 @@ class OpenModes {
 
   // Whether the thread, which looks the file up, is to get the id beside.
   bool NamesBeside(const Backing* backing, uint32_t thread = 0);
+  // Whether the file is to be cut by the other id, when it is by its name. Who has it open the ordinary way may map it,
+  // and append at the end that the kernel knows by his id.
+  bool MustCutElsewhere(bool is_beside) const { return (is_beside ? ordinary_count_ : beside_count_) > 0; }
   // Whether anybody was ever sent to it.
   bool has_sent() const { return sent_beside_at_.has_value(); }
 

@@ -1,10 +1,13 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <cerrno>
+
 #include "fs/atomic_files.h"
 #include "fs/attributes.h"
 #include "fs/maintenance.h"
 #include "fs/names.h"
+#include "fs/open_files.h"
 #include "fs/quota_settings.h"
 #include "fuse/admitted.h"
 #include "fuse/ops.h"
@@ -75,6 +78,10 @@ void OpSetAttr(fuse_req_t request, fuse_ino_t inode, struct stat* values, int, f
   const uint32_t valid = Receiver::Current().Body<fuse_setattr_in>().valid;
   fs::SetAttrRequest changes = SetAttrRequestOf(valid, *values);
   if (file != nullptr) changes.handle = file->fh;
+  const bool is_beside = Receiver::Current().is_beside(), is_by_name = changes.size && file == nullptr;
+  if (is_by_name && SessionOf(request).filesystem().open_files().MustCutElsewhere(InodeId{inode}, is_beside)) {
+    return (void)fuse_reply_err(request, ESTALE);  // the kernel looks it up once more
+  }
   WhereItMayWait(request, [request, inode, changes](fs::FileSystem& filesystem, const fs::Caller& caller) {
     auto reply = [request, inode, &filesystem, cuts = changes.size.has_value()](const Result<meta::Attr>& attr) {
       if (!attr.ok() && cuts) filesystem.atomic_files().NoteWriteFailed(InodeId{inode}, attr.error());

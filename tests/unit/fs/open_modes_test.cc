@@ -160,6 +160,26 @@ TEST_F(OpenModesTest, WhoComesLateIsNotSentAgain) {
   EXPECT_FALSE(NamesBeside(7)) << "what it opens next is another thing";
 }
 
+TEST_F(OpenModesTest, AFileIsCutByTheIdOfItsOrdinaryOpens) {
+  Back();
+  const auto must_cut_elsewhere = [&] {
+    return std::pair(modes_.MustCutElsewhere(false), modes_.MustCutElsewhere(true));
+  };
+  EXPECT_EQ(must_cut_elsewhere(), std::pair(false, false));
+  EXPECT_EQ(Open(kReads), OpenMode::kPassed);
+  EXPECT_EQ(must_cut_elsewhere(), std::pair(false, false)) << "the file in memory is cut too";
+  EXPECT_EQ(Open(kWrites), std::nullopt);
+  EXPECT_EQ(Open(kBesideIt), OpenMode::kBeside);
+  EXPECT_EQ(must_cut_elsewhere(), std::pair(true, false));
+  EXPECT_TRUE(NamesBeside()) << "so who is sent there finds it";
+  Release(OpenMode::kBeside);
+  Release(OpenMode::kPassed);
+  Clock::SleepFor(OpenModes::kSentFor);
+  EXPECT_EQ(Open(kWrites), OpenMode::kOrdinary);
+  EXPECT_EQ(must_cut_elsewhere(), std::pair(false, true));
+  EXPECT_FALSE(NamesBeside());
+}
+
 TEST_F(OpenModesTest, WhatIsBehindIsReadBeside) {
   Back();
   EXPECT_EQ(Open(kReads), OpenMode::kPassed);
