@@ -11,6 +11,8 @@ namespace {
 // What a file that grows borrows at a time.
 constexpr uint64_t kGrowthBytes = 8 * kMiB;
 
+Error NoMemoryToGrow() { return MakeError(ErrorCode::kNoSpace, "the pool has no memory for what it grows by"); }
+
 }  // namespace
 
 Result<std::unique_ptr<Backing>> Backing::Make(Parts parts) {
@@ -61,15 +63,16 @@ void Backing::FallBehind(const Error& why) {
 void Backing::NoteWritten(uint64_t offset, ByteSpan data) {
   if (is_behind_) return;
   if (!Grow(offset + data.size())) {
-    return FallBehind(MakeError(ErrorCode::kNoSpace, "the pool has no memory for what it grows by"));
+    return FallBehind(NoMemoryToGrow());
   }
   if (const Status written = parts_.file->Write(offset, data); !written.ok()) FallBehind(written.error());
 }
 
 void Backing::NoteTruncated(uint64_t size) {
   if (is_behind_) return;
-  // A longer file has a hole, for which memory is taken when it is written.
   parts_.size = std::min(parts_.size, size);
+  // A longer file has a hole. The memory for a page of it is taken once somebody writes it, or reads it by a mapping.
+  if (!Grow(size)) return FallBehind(NoMemoryToGrow());
   if (const Status cut = parts_.file->Truncate(size); !cut.ok()) FallBehind(cut.error());
 }
 

@@ -20,7 +20,7 @@ class BackingFile {
   virtual ~BackingFile() = default;  // the memory is free once nobody else has the file open or mapped
 
   // Whoever reads or maps the file sees a change at once. A longer file has zeros, which take no memory before they are
-  // written. kNoSpace: there is no memory for it, and a part of the bytes may have been written.
+  // written, or read by a mapping. kNoSpace: there is no memory for it, and a part of the bytes may have been written.
   virtual Status Write(uint64_t offset, ByteSpan data) = 0;
   virtual Status Truncate(uint64_t size) = 0;
   virtual Status Punch(uint64_t offset, uint64_t length) = 0;  // the size stays

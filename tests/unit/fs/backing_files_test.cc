@@ -299,6 +299,25 @@ TEST_F(BackingFilesTest, WithoutMemoryToGrowItFallsBehindAndNobodyGetsItAnyMore)
   EXPECT_EQ(pool_->lent_count(), 0U);
 }
 
+// A mapping takes memory for a hole that it only reads.
+TEST_F(BackingFilesTest, AHoleAtTheEndTakesItsMemoryAtOnce) {
+  Begin();
+  const Filled file = MakeFilled(1, 4);
+  EXPECT_NE(Open(file.inode), 0);
+  With(file.inode, [&](Backing& backing) {
+    backing.NoteTruncated(8 * kMiB);
+    EXPECT_GE(backing.bytes(), 8 * kMiB);
+    EXPECT_FALSE(backing.is_behind());
+    for (const uint64_t size : {uint64_t{1} << 40, kFileSizeMax}) {
+      backing.NoteTruncated(size);
+      EXPECT_TRUE(backing.is_behind());
+    }
+    EXPECT_EQ(file.memory->text().size(), 8 * kMiB) << "who has it open keeps what he had";
+    EXPECT_LE(pool_->lent_count() * kBufferBytes, pool_->lendable_bytes());
+  });
+  Release(file.inode);
+}
+
 TEST_F(BackingFilesTest, AFailedWriteIntoMemoryLeavesItBehind) {
   Begin();
   const Filled file = MakeFilled(1, 2);
