@@ -194,12 +194,15 @@ Status Contents::Truncate(const InodePtr& inode, uint64_t size) {
   return {};
 }
 
+Status Contents::CheckMayLay(const InodePtr& inode) {
+  BackingFiles::NoteChanging(inode);
+  if (!inode->backing) return {};
+  return MakeError(ErrorCode::kNotSupported, "the kernel reads the file itself: its bytes are to be copied");
+}
+
 Status Contents::Lay(const InodePtr& inode, uint64_t offset, uint64_t length, const std::vector<Extent>& extents,
                      std::vector<store::ChunkPin> pins) {
-  BackingFiles::NoteChanging(inode);
-  if (inode->backing) {
-    return MakeError(ErrorCode::kNotSupported, "the kernel reads the file itself: its bytes are to be copied");
-  }
+  CAIRNFS_RETURN_IF_ERROR(CheckMayLay(inode));
   CAIRNFS_RETURN_IF_ERROR(Punch(inode, offset, length));
   Content& content = *inode->content;
   for (const Extent& extent : extents) {

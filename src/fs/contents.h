@@ -69,6 +69,8 @@ class Contents {
   Status Truncate(const InodePtr& inode, uint64_t size) REQUIRES_LOCK(inode->mutex);
   // Makes [offset, offset + length) a hole.
   Status Punch(const InodePtr& inode, uint64_t offset, uint64_t length) REQUIRES_LOCK(inode->mutex);
+  // Whether Lay may follow, with the lock held until then. kNotSupported: as there.
+  Status CheckMayLay(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // Puts these extents, which have pins, in place of what the range had. kNotSupported: the kernel reads the file past
   // the daemon, and would have to be given their bytes. It then copies by reading and writing.
   Status Lay(const InodePtr& inode, uint64_t offset, uint64_t length, const std::vector<Extent>& extents,

@@ -338,6 +338,7 @@ Result<std::optional<size_t>> Writer::CopyNow(const Copy& asked, const Caller& c
   bool lacks_credit = false;
   auto apply = [&](Content& content) -> Status {
     to->mutex.AssertHeld();
+    CAIRNFS_RETURN_IF_ERROR(at_.contents.CheckMayLay(to));  // before it takes credit
     if (content.quota.value != 0) {
       uint64_t grows = copy.length;
       if (asked.charge == Charge::kWhatGrows) {
