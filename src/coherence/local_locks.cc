@@ -31,6 +31,7 @@ void LocalLocks::Answers::Send() {
 // --- what is held ---
 
 bool LocalLocks::MayHold(InodeId inode, const std::function<bool(const FileLock&)>& matches) const {
+  if (inode_count_ == 0) return false;
   MutexLock lock(mutex_);
   const auto found = inodes_.find(inode);
   if (found == inodes_.end()) return false;
@@ -48,6 +49,7 @@ bool LocalLocks::MayHoldThrough(InodeId inode, uint64_t handle) const {
 
 void LocalLocks::ForgetIfEmpty(InodeId inode) {
   if (const auto found = inodes_.find(inode); found != inodes_.end() && found->second.empty()) inodes_.erase(found);
+  inode_count_ = inodes_.size();
 }
 
 void LocalLocks::Test(const Request& request, Done<std::optional<Holder>> done) {
@@ -181,6 +183,7 @@ void LocalLocks::ForgetWait(const Wait& wait, InodeId inode) {
 }
 
 void LocalLocks::Unlock(const Request& request, const Done<void>& done) {
+  if (inode_count_ == 0) return done(Status());
   Answers answers;
   {
     MutexLock lock(mutex_);
@@ -202,6 +205,7 @@ void LocalLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) {
 }
 
 void LocalLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
+  if (inode_count_ == 0) return;
   Answers answers;
   {
     MutexLock lock(mutex_);
@@ -214,6 +218,7 @@ void LocalLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
 }
 
 void LocalLocks::NoteClosed(InodeId inode, uint64_t handle) {
+  if (inode_count_ == 0) return;
   MutexLock lock(mutex_);
   const auto found = inodes_.find(inode);
   if (found == inodes_.end()) return;
@@ -275,6 +280,7 @@ void LocalLocks::EndWaits() {
       state.waits.clear();
     }
     std::erase_if(inodes_, [](const auto& each) { return each.second.empty(); });
+    inode_count_ = inodes_.size();
   }
   answers.Send();
 }

@@ -6,6 +6,7 @@
 // that a close may let in waits too, for a moment.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <unordered_map>
 #include <vector>
@@ -93,6 +94,8 @@ class LocalLocks final : public FileLocks {
   bool is_ending_ GUARDED_BY(mutex_) = false;
   Ticket next_ticket_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<InodeId, Inode> inodes_ GUARDED_BY(mutex_);
+  // How many those are, for a look without the mutex. Whoever holds a lock was told so after it was counted.
+  std::atomic<size_t> inode_count_{0};
   // Of record locks, by their owners. A process has one for each thread that waits.
   std::unordered_multimap<uint64_t, WaitOfOwner> waits_ GUARDED_BY(mutex_);
   std::deque<TryThatWaits> tries_ GUARDED_BY(mutex_);  // the oldest first; some have ended
