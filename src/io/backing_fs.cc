@@ -163,6 +163,26 @@ Status CheckHugePages() {
                        kHugePagesOfTmpfs);
 }
 
+// Elsewhere it could be had, and the kernel would take none of its files.
+Status CheckFirstUserNamespace() {
+  constexpr uint64_t kAllIds = UINT32_MAX;
+  std::ifstream map("/proc/self/uid_map");
+  uint64_t inside = 0, outside = 0, count = 0;
+  if ((map >> inside >> outside >> count) && inside == 0 && outside == 0 && count == kAllIds) return {};
+  return MakeError(ErrorCode::kPermission,
+                   "the memory for passthrough: the daemon runs in a user namespace, and so lacks CAP_SYS_ADMIN in the "
+                   "first one");
+}
+
+// Without leases nothing tells who maps a file.
+Status CheckLeases(BackingFs& memory) {
+  CAIRNFS_ASSIGN_OR_RETURN(const auto file, memory.MakeFile());
+  const auto used = file->IsUsed();
+  if (used.ok()) return {};
+  return MakeError(ErrorCode::kNotSupported,
+                   used.error().message + " (are they turned off? allow them with: sysctl fs.leases-enable=1)");
+}
+
 Result<Descriptor> MountTmpfs(const BackingFs::Options& options) {
   const Descriptor context(fsopen("tmpfs", FSOPEN_CLOEXEC));
   if (!context && errno == EPERM)
@@ -200,10 +220,13 @@ Result<Descriptor> CloneReadOnly(const Descriptor& mounted) {
 }  // namespace
 
 Result<std::unique_ptr<BackingFs>> BackingFs::Open(const Options& options) {
+  CAIRNFS_RETURN_IF_ERROR(CheckFirstUserNamespace());
   CAIRNFS_RETURN_IF_ERROR(CheckHugePages());
   CAIRNFS_ASSIGN_OR_RETURN(Descriptor mounted, MountTmpfs(options));
   CAIRNFS_ASSIGN_OR_RETURN(Descriptor read_only, CloneReadOnly(mounted));
-  return std::unique_ptr<BackingFs>(new Tmpfs(std::move(mounted), std::move(read_only)));
+  std::unique_ptr<BackingFs> memory(new Tmpfs(std::move(mounted), std::move(read_only)));
+  CAIRNFS_RETURN_IF_ERROR(CheckLeases(*memory));
+  return memory;
 }
 
 }  // namespace cairnfs::io

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
 
@@ -217,18 +219,34 @@ TEST_F(BackingFsTest, LargeFilesHaveHugePages) {
   EXPECT_GT(HugeBytesAt(mapping.at(), "ShmemPmdMapped"), 0U);
 }
 
-TEST(BackingFs, SaysWhatItTakesWhereItIsNotPermitted) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+// Whether a process that did so first is told that it is not permitted.
+bool IsNotPermittedAfter(const std::function<bool()>& become) {
   const pid_t child = fork();
-  ASSERT_GE(child, 0);
+  EXPECT_GE(child, 0);
   if (child == 0) {
-    if (setresuid(4321, 4321, 4321) != 0) _exit(3);
+    if (!become()) _exit(3);
     const auto opened = BackingFs::Open({.size_bytes_max = kMiB});
     _exit(!opened.ok() && opened.error().code == ErrorCode::kPermission ? 0 : 1);
   }
   int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status == 0;
+}
+
+TEST(BackingFs, SaysWhatItTakesWhereItIsNotPermitted) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  EXPECT_TRUE(IsNotPermittedAfter([] { return setresuid(4321, 4321, 4321) == 0; }));
+}
+
+// Root there may mount a tmpfs, and the kernel would take none of its files.
+TEST(BackingFs, SaysSoInAUserNamespaceToo) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root makes one everywhere";
+  const auto become = [] {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    std::ofstream("/proc/self/uid_map") << "0 0 1";
+    return true;
+  };
+  EXPECT_TRUE(IsNotPermittedAfter(become));
 }
 
 }  // namespace
