@@ -98,7 +98,7 @@ ssize_t Session::WriteReply(int fd, iovec* parts, int count, void* user_data) {
 }
 
 Wishes Session::wishes() const {
-  const bool passthrough = backing_memory_ != nullptr && (offer_.flags & kFusePassthrough) != 0;
+  const bool passthrough = backing_memory_ && backing_memory_->ok() && (offer_.flags & kFusePassthrough) != 0;
   // With two node ids for a file the kernel would keep two tables of its locks.
   const bool kernel_keeps_locks = filesystem_->owns_names() && !passthrough;
   return {.lock_keeper = kernel_keeps_locks ? LockKeeper::kKernel : LockKeeper::kDaemon, .passthrough = passthrough};
@@ -161,7 +161,7 @@ void Session::NoteProcessed(const fuse_in_header& header) {
         "6.6 or newer",
         device_.mount_point());
   }
-  if (backing_memory_) BeginPassthrough();
+  if (backing_memory_.has_value()) BeginPassthrough();
   // The kernel set its own value while it took the answer.
   device_.SetReadAhead(options_.read_ahead_bytes);
 }
@@ -174,22 +174,25 @@ void Session::NoteNoPassthrough(const std::string& why) {
 void Session::PreparePassthrough() {
   if (!options_.passthrough) return NoteNoPassthrough("the option passthrough is false");
   if (!filesystem_->owns_names()) return NoteNoPassthrough("several hosts share the files");
-  auto memory = io::BackingFs::Open({.size_bytes_max = pool_.lendable_bytes()});
-  if (!memory.ok()) return NoteNoPassthrough(memory.error().message);
-  backing_memory_ = *std::move(memory);
+  backing_memory_ = io::BackingFs::Open({.size_bytes_max = pool_.lendable_bytes()});
 }
 
 void Session::BeginPassthrough() {
-  if (!wishes().passthrough) return NoteNoPassthrough("this kernel offers none: it takes Linux 6.9 or newer");
+  // First: an older kernel refuses that memory too.
+  if ((offer_.flags & kFusePassthrough) == 0) {
+    return NoteNoPassthrough("this kernel offers none: it takes Linux 6.9 or newer");
+  }
+  if (!backing_memory_->ok()) return NoteNoPassthrough(backing_memory_->error().message);
+  io::BackingFs& memory = ***backing_memory_;
   // Whether the kernel takes such files shows when it gets one.
-  auto file = backing_memory_->MakeFile();
+  auto file = memory.MakeFile();
   auto id = file.ok() ? backing_ids_.Register((*file)->fd()) : Result<fs::BackingId>(file.error());
   if (!id.ok()) return NoteNoPassthrough(id.error().message);
   backing_ids_.Unregister(*id);
   spdlog::info("{}: the kernel reads files of up to {} MiB in all past the daemon", device_.mount_point(),
                pool_.lendable_bytes() / kMiB);
   const uint64_t files_max = std::min(fs::BackingFiles::kFilesMax, options_.passthrough_descriptors_max / 2);
-  filesystem_->backing_files().Begin({*backing_memory_, backing_ids_, files_max});
+  filesystem_->backing_files().Begin({memory, backing_ids_, files_max});
 }
 
 void Session::NoteReceiverEnd(Status status) {

@@ -104,7 +104,7 @@ class Session {
   KernelOffer offer_;
 
   // Of files that the kernel reads itself; null: it reads none.
-  std::unique_ptr<io::BackingFs> backing_memory_;
+  std::optional<Result<std::unique_ptr<io::BackingFs>>> backing_memory_;  // nullopt: passthrough is not wanted
   BackingIds backing_ids_;
 
   Mutex mutex_;
