@@ -22,10 +22,30 @@ void PutFirst(std::deque<T>& queue, std::vector<T> items, size_t size_max) {
 
 }  // namespace
 
-void FillsAhead::NoteCommitted(const std::vector<InodeId>& directories) {
+bool FillsAhead::BeginLine(InodeId parent, InodeId committed) {
+  const auto before =
+      std::find_if(lines_.begin(), lines_.end(), [parent](const Line& line) { return line.parent == parent; });
+  bool was_read = false;
+  if (before != lines_.end()) {
+    was_read = before->was_read;
+    lines_.erase(before);
+  }
+  lines_.push_front({parent, committed});
+  if (lines_.size() > kLinesMax) lines_.pop_back();
+  has_lines_ = true;
+  return was_read;
+}
+
+void FillsAhead::NoteRead(InodeId directory) {
+  if (!has_lines_) return;
+  MutexLock lock(mutex_);
+  for (Line& line : lines_) line.was_read |= line.last == directory;
+}
+
+void FillsAhead::NoteCommitted(InodeId parent, const std::vector<InodeId>& directories) {
   if (directories.empty() || !at_.backing_files.is_begun()) return;
   MutexLock lock(mutex_);
-  if (stop_.stop_requested()) return;
+  if (!BeginLine(parent, directories.front()) || stop_.stop_requested()) return;
   if (!queue_) queue_ = std::make_unique<TaskQueue>("fill ahead", 1, TaskQueue::Priority::kBackground);
   PutFirst(directories_, directories, kDirectoriesMax);
   if (!std::exchange(is_posted_, true)) queue_->Post([this] { Step(); });

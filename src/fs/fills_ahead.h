@@ -1,10 +1,12 @@
 // FillsAhead: fills what was just committed into memory, so that the kernel reads it itself from the first open on
-// (FUSE passthrough). It lies in the pool then, and who resumes from it, evaluates or converts it comes soon.
+// (FUSE passthrough). It lies in the pool then, and who evaluates or converts it comes soon. Where a file of the last
+// commit into the same directory was opened for reading, that is: who saves and does not read pays nothing.
 //
 // The newest commit comes first. Only files are filled that this host wrote, and only while the pool has memory to
 // spare: their chunks are in it, or are few. One at a time, on a thread of the lowest priority.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <stop_token>
@@ -30,13 +32,16 @@ class FillsAhead {
   };
   // What is more is left to who reads it: of the oldest commit first.
   static constexpr size_t kDirectoriesMax = 64, kFilesMax = 4096;
+  static constexpr size_t kLinesMax = 64;  // directories of which the last commit is known
 
   explicit FillsAhead(const Parts& parts) : at_(parts) {}
   ~FillsAhead() { Stop(); }
   FillsAhead(const FillsAhead&) = delete;
 
-  // These have got the names by which they are known. Does not wait.
-  void NoteCommitted(const std::vector<InodeId>& directories);
+  // These have got the names by which they are known, in `parent`. Does not wait.
+  void NoteCommitted(InodeId parent, const std::vector<InodeId>& directories);
+  // A file was opened for reading alone.
+  void NoteRead(InodeId directory);
   void Stop();
 
  private:
@@ -44,6 +49,13 @@ class FillsAhead {
     InodeId id;
     uint32_t owner;
   };
+  // The last commit into a directory.
+  struct Line {
+    InodeId parent, last;
+    bool was_read = false;
+  };
+  // Whether the one before was read.
+  bool BeginLine(InodeId parent, InodeId committed) REQUIRES_LOCK(mutex_);
   void Step() EXCLUDES_LOCK(mutex_);
   // What is worth it in the directory. Its directories are to be looked at next.
   std::vector<File> Look(InodeId directory, std::vector<InodeId>& directories);
@@ -55,7 +67,9 @@ class FillsAhead {
   const Parts at_;
   std::stop_source stop_;
   const Context until_stop_{stop_.get_token()};
+  std::atomic<bool> has_lines_{false};
   Mutex mutex_;
+  std::deque<Line> lines_ GUARDED_BY(mutex_);           // the latest first
   std::deque<InodeId> directories_ GUARDED_BY(mutex_);  // the next first
   std::deque<File> files_ GUARDED_BY(mutex_);
   std::unique_ptr<TaskQueue> queue_

@@ -259,6 +259,7 @@ Result<HandleId> OpenFiles::FinishOpen(const InodePtr& inode, const OpenFlags& f
     Release(*handle);
     handle = SessionWasLost();
   }
+  if (handle.ok() && AskedOf(flags, 0).only_reads) at_.fills_ahead.NoteRead(InodeId{inode->directory});
   // For those who come after: this open is not to wait.
   if (handle.ok() && flags.may_pass && BackingOf(*handle) == 0) at_.backing_files.FillSoon(inode->id, caller.uid);
   return handle;

@@ -201,7 +201,7 @@ void LocalNameChanges::RenameDirectory(meta::RenameParams params, const Caller& 
         at().commits.NoteCommitted(
             result.committed,
             {.uid = caller.uid, .took = Clock::Now() - begun, .waited_for_it = !at().tickets.IsRenaming(result.moved)});
-        at().fills_ahead.NoteCommitted(result.committed);
+        at().fills_ahead.NoteCommitted(params.to_parent, result.committed);
       } else {
         // kInterrupted: it stays.
         if (finished.error().code != ErrorCode::kInterrupted) at().commits.Withdraw(result.committed);

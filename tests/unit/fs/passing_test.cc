@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <string>
+#include <vector>
 
 #include "../../support/eventually.h"
 #include "backing_fixture.h"
@@ -106,24 +107,41 @@ TEST_F(PassingTest, StrangersArePassedOnlyWhereNobodyCanWrite) {
   EXPECT_FALSE(IsPassed(file, kAnother));
 }
 
-TEST_F(PassingTest, WhatWasCommittedIsFilled) {
-  meta::CreateParams params;
-  params.mode = S_IFDIR | 0755;
-  params.uid = kItsOwner;
-  const InodeId step = world_.fs->names().MakeNode({}, kRootInode, "tmp", params)->inode;
-  const InodeId below = world_.fs->names().MakeNode({}, step, "below", params)->inode;
-  const InodeId model = Make("model", step), shard = Make("shard", below);
-  const InodeId updated = Make("updated", step, {.read = true, .write = true}), elsewhere = Make("elsewhere");
-  const InodeId program = Make("program", step);
-  SetMode(program, 0755);
-  EXPECT_EQ(world_.fs->backing_files().status().filled_total, 0U);
-  const meta::RenameParams rename{kRootInode, "tmp", kRootInode, "step"};
-  ASSERT_TRUE(
-      World::Await<void>([&](Done<void> done) { world_.fs->names().Rename(rename, {}, std::move(done)); }).ok());
+TEST_F(PassingTest, WhatIsCommittedIsFilledWhereTheCommitBeforeWasRead) {
+  struct Step {
+    InodeId model, shard;
+    std::vector<InodeId> others;
+  };
+  const auto commit = [&](const std::string& name) {
+    meta::CreateParams params;
+    params.mode = S_IFDIR | 0755;
+    params.uid = kItsOwner;
+    const InodeId step = world_.fs->names().MakeNode({}, kRootInode, "tmp", params)->inode;
+    const InodeId below = world_.fs->names().MakeNode({}, step, "below", params)->inode;
+    Step made{Make("model", step), Make("shard", below), {}};
+    made.others = {Make("updated", step, {.read = true, .write = true}), Make("elsewhere " + name),
+                   Make("program", step)};
+    SetMode(made.others.back(), 0755);
+    const meta::RenameParams rename{kRootInode, "tmp", kRootInode, name};
+    EXPECT_TRUE(
+        World::Await<void>([&](Done<void> done) { world_.fs->names().Rename(rename, {}, std::move(done)); }).ok());
+    return made;
+  };
+  const Step first = commit("step-1");
+  EXPECT_FALSE(IsPassed(first.model));  // and it counts as read
+  const Step second = commit("step-2");
   EXPECT_TRUE(ComesIntoMemory(2));
-  EXPECT_TRUE(IsPassed(model));
-  EXPECT_TRUE(IsPassed(shard));
-  for (const InodeId inode : {updated, elsewhere, program}) EXPECT_FALSE(IsPassed(inode));
+  const Step third = commit("step-3");  // the second was not
+  EXPECT_FALSE(IsPassed(third.model));
+  const Step fourth = commit("step-4");
+  EXPECT_TRUE(ComesIntoMemory(4)) << "those of the second and the fourth: one follows the other in the queue";
+  for (const Step& step : {second, fourth}) {
+    EXPECT_TRUE(IsPassed(step.model));
+    EXPECT_TRUE(IsPassed(step.shard));
+    for (const InodeId inode : step.others) EXPECT_FALSE(IsPassed(inode));
+  }
+  EXPECT_FALSE(IsPassed(first.shard));
+  EXPECT_FALSE(IsPassed(third.shard));
 }
 
 }  // namespace
