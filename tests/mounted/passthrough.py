@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, Skip, await_end, program, run, run_cases, seed_from_arguments
@@ -100,21 +99,33 @@ def what_was_read_is_read_past_the_daemon(seed):
             pass
         for _ in range(3):
             assert world.read("update") == update
-        assert world.status()["files"] == 1, world.status()
+        world.backed("last", 2 * MIB)  # which was filled after all that
+        status = world.status()
+        assert status["files"] == status["fills_total"] == 2, status
 
 
-def what_was_committed_is_passed_at_its_first_open(seed):
+def what_is_committed_is_passed_where_the_one_before_was_read(seed):
     with Scratch() as scratch:
         world = World(scratch, seed)
-        os.makedirs(world.path("step.tmp/shards"))
-        data = {name: world.write("step.tmp/" + name, 3 * MIB) for name in ("model", "shards/0", "shards/1")}
-        world.write("step.tmp/small", 1000)
-        assert world.status()["files"] == 0
-        os.rename(world.path("step.tmp"), world.path("step"))
+
+        def commit(name):
+            os.makedirs(world.path("step.tmp/shards"))
+            data = {name: world.write("step.tmp/" + name, 3 * MIB) for name in ("model", "shards/0", "shards/1")}
+            world.write("step.tmp/small", 1000)
+            os.rename(world.path("step.tmp"), world.path(name))
+            return data
+
+        commit("step-1")
+        commit("step-2")
+        with open(world.path("step-2/model"), "rb", buffering=0) as file:
+            file.read(1)
+        data = commit("step-3")
         world.await_status("files", lambda count: count == 3)
         with world.past_the_daemon(opens=3):
             for name, bytes_of_it in data.items():
-                assert world.read("step/" + name) == bytes_of_it
+                assert world.read("step-3/" + name) == bytes_of_it
+        status = world.status()
+        assert status["files"] == status["fills_total"] == 3, status
         world.mount.check()
 
 
@@ -166,165 +177,6 @@ def changes_are_seen_at_once(seed):
         world.mount.check()
 
 
-def a_file_is_emptied_where_others_appear_whole(seed):
-    """Such an open is sent back to look the path up, which the kernel does once only."""
-    with Scratch() as scratch:
-        world = World(scratch, seed)
-        world.backed("log", 2 * MIB)
-        reader = os.open(world.path("log"), os.O_RDONLY)
-        os.setxattr(world.mount.path, "user.cairnfs.atomic_files", b"*.pt")
-        for text in (b"one", b"and two"):
-            with open(world.path("log"), "wb") as file:
-                file.write(text)
-            assert os.pread(reader, MIB, 0) == text == world.read("log")
-        os.close(reader)
-        world.mount.check()
-
-
-def use_at_random(path, size, seed, number, updates):
-    """Opens the file again and again, as reader, mapper and writer of 16 bytes that nobody else writes."""
-    rng = random.Random(seed * 100 + number)
-    for _ in range(200):
-        kind = rng.random()
-        if kind < 0.15:
-            mark = rng.randbytes(16)
-            flags = os.O_RDWR if updates and kind < 0.1 else os.O_WRONLY | os.O_CREAT
-            with open(os.open(path, flags), "wb", buffering=0) as file:
-                os.pwrite(file.fileno(), mark, number * 16)
-            with open(path, "rb", buffering=0) as file:
-                assert os.pread(file.fileno(), 16, number * 16) == mark
-            continue
-        with open(path, "rb", buffering=0) as file:
-            if kind < 0.2:
-                assert len(file.read()) == size
-            elif kind < 0.3:
-                with mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
-                    assert len(mapped[size // 2:]) == size // 2
-            else:
-                assert len(os.pread(file.fileno(), 4096, 4096 * rng.randrange(size // 4096))) == 4096
-
-
-def each_open_gets_its_bytes_whoever_else_has_the_file(seed):
-    """Readers, writers and mappers come and go, so the file changes its node id many times."""
-    with Scratch() as scratch:
-        world = World(scratch, seed)
-        for is_held in (True, False):
-            data = world.backed(f"file-{is_held}", 2 * MIB)
-            reader = os.open(world.path(f"file-{is_held}"), os.O_RDONLY) if is_held else None
-            workers = []
-            for number in range(4):
-                if (pid := os.fork()) == 0:
-                    status = 1
-                    try:
-                        use_at_random(world.path(f"file-{is_held}"), len(data), seed, number, updates=is_held)
-                        status = 0
-                    finally:
-                        if status:
-                            traceback.print_exc()
-                        os._exit(status)
-                workers.append(pid)
-            assert not any([os.waitpid(pid, 0)[1] for pid in workers])
-            if is_held:
-                assert os.pread(reader, len(data), 0) == world.read("file-True")
-                os.close(reader)
-        world.mount.check()
-
-
-def locks_hold_over_both_node_ids(seed):
-    with Scratch() as scratch:
-        world = World(scratch, seed)
-        world.backed("file", 2 * MIB)
-        reader = os.open(world.path("file"), os.O_RDONLY)
-        fcntl.flock(reader, fcntl.LOCK_SH)
-        fcntl.lockf(reader, fcntl.LOCK_SH, 100, 0)
-        script = ("import fcntl, os, sys\n"
-                  f"fd = os.open({world.path('file')!r}, os.O_RDWR)\n"
-                  "def tries(lock, *arguments):\n"
-                  "    try:\n"
-                  "        lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, *arguments)\n"
-                  "        return 1\n"
-                  "    except BlockingIOError:\n"
-                  "        return 0\n"
-                  "print(tries(fcntl.flock), tries(fcntl.lockf, 100, 0), tries(fcntl.lockf, 100, 100))\n")
-        assert run(sys.executable, "-c", script).split() == ["0", "0", "1"]
-        fcntl.flock(reader, fcntl.LOCK_UN)
-        fcntl.lockf(reader, fcntl.LOCK_UN, 100, 0)
-        assert run(sys.executable, "-c", script).split() == ["1", "1", "1"]
-        # Who waits gets it, and a signal ends a wait.
-        fcntl.flock(reader, fcntl.LOCK_SH)
-        waits = (f"import fcntl, os\nfd = os.open({world.path('file')!r}, os.O_RDWR)\n"
-                 "print('asks', flush=True)\nfcntl.flock(fd, fcntl.LOCK_EX)\nprint('has it', flush=True)\n")
-        with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE, text=True) as killed, \
-             subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE, text=True) as waiter:
-            assert killed.stdout.readline() == waiter.stdout.readline() == "asks\n"
-            killed.kill()
-            killed.wait(SECONDS)
-            fcntl.flock(reader, fcntl.LOCK_UN)
-            assert waiter.stdout.readline() == "has it\n"
-        os.close(reader)
-
-
-def a_try_for_a_lock_ends_while_its_holder_runs_commands(seed):
-    """Each process that ends with a copy of the descriptor closes it, so the holder seems to be about to let go."""
-    with Scratch() as scratch:
-        world = World(scratch, seed)
-        world.write("lock", 10)
-        holder = ("import fcntl, os, subprocess, sys\n"
-                  f"fd = os.open({world.path('lock')!r}, os.O_RDWR)\n"
-                  "fcntl.flock(fd, fcntl.LOCK_EX)\n"
-                  "print('has it', flush=True)\n"
-                  "while True:\n"
-                  "    subprocess.run(['true'], pass_fds=[fd], check=True)\n")
-        tries = ("import fcntl, os, sys\n"
-                 f"fd = os.open({world.path('lock')!r}, os.O_RDWR)\n"
-                 "try:\n"
-                 "    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
-                 "except BlockingIOError:\n"
-                 "    sys.exit(7)\n")
-        with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout.readline() == "has it\n"
-                others = [subprocess.Popen([sys.executable, "-c", tries]) for _ in range(8)]
-                assert {other.wait(SECONDS) for other in others} == {7}
-                assert process.poll() is None, "it ran commands until the last was refused"
-            finally:
-                process.kill()
-        run(sys.executable, "-c", tries)  # its close has let go
-        world.mount.check()
-
-
-def a_mount_of_the_file_alone_reads_on(seed):
-    """It leads to the file's own node id without a look-up, so who would have to go by the other one is told ESTALE."""
-    with Scratch() as scratch:
-        world = World(scratch, seed)
-        data = world.backed("file", 2 * MIB)
-        bound = scratch.path + "/bound"
-        with open(bound, "wb"):
-            pass
-        run("mount", "--bind", world.path("file"), bound)
-        reader = os.open(bound, os.O_RDONLY)
-        expect_errno(errno.ESTALE, os.open, bound, os.O_WRONLY)
-        with open(world.path("file"), "r+b", buffering=0) as file:
-            file.write(b"by the name")
-        data = b"by the name" + data[11:]
-        assert os.pread(reader, len(data), 0) == data
-        with open(bound, "rb") as file:
-            assert file.read() == data
-        os.close(reader)
-        deadline = time.monotonic() + SECONDS
-        while True:
-            try:
-                writer = os.open(bound, os.O_WRONLY)
-                break
-            except OSError as error:
-                assert error.errno == errno.ESTALE and time.monotonic() < deadline, error
-                time.sleep(0.02)
-        os.pwrite(writer, b"by the mount", 0)
-        os.close(writer)
-        assert world.read("file")[:12] == b"by the mount"
-        run("umount", bound)
-
-
 def programs_run_and_are_not_written_to(seed):
     with Scratch() as scratch:
         world = World(scratch, seed)
@@ -351,9 +203,14 @@ def programs_run_and_are_not_written_to(seed):
             assert process.stdout.readline() == "it runs\n"
             process.kill()
         # One that is a program before it is read is not filled.
+        world.write("fresh", 2 * MIB)
+        os.chmod(world.path("fresh"), 0o755)
         for _ in range(3):
+            world.read("fresh")
             world.read("script")
-        assert world.status()["opens_total"] == 1, world.status()
+        world.backed("last", 2 * MIB)  # which was filled after all that
+        status = world.status()
+        assert status["opens_total"] == 1 and status["fills_total"] == 3, status
 
 
 def readers_outlive_the_daemon(seed):
@@ -403,8 +260,11 @@ def memory_is_bounded(seed):
             fills = index + 2
             world.await_status("fills_total", lambda count, fills=fills: count == fills)
             assert world.status()["files"] == 1, world.status()
-        for index in range(2):
-            world.write(f"large-{index}", 40 * MIB)
+        deadline = time.monotonic() + SECONDS
+        while world.status()["files"] > 0:
+            assert time.monotonic() < deadline, world.status()
+            world.write("large", 40 * MIB)
+        assert world.status()["bytes"] == 0, world.status()
         world.mount.check()
 
 
@@ -484,11 +344,8 @@ def without_it_all_is_as_ever(seed):
 
 def main():
     cases = [
-        what_was_read_is_read_past_the_daemon, what_was_committed_is_passed_at_its_first_open, changes_are_seen_at_once,
-        a_file_is_emptied_where_others_appear_whole,
-        each_open_gets_its_bytes_whoever_else_has_the_file, locks_hold_over_both_node_ids,
-        a_try_for_a_lock_ends_while_its_holder_runs_commands, a_mount_of_the_file_alone_reads_on,
-        programs_run_and_are_not_written_to, readers_outlive_the_daemon, memory_is_bounded,
+        what_was_read_is_read_past_the_daemon, what_is_committed_is_passed_where_the_one_before_was_read,
+        changes_are_seen_at_once, programs_run_and_are_not_written_to, readers_outlive_the_daemon, memory_is_bounded,
         damaged_bytes_are_never_passed, strangers_are_passed_only_where_nobody_can_write, without_it_all_is_as_ever,
     ]
     return run_cases(cases, seed_from_arguments())
