@@ -76,7 +76,7 @@ class FileLocks {
   // The open file is gone, and what was locked through it. Later calls for the inode come after it.
   virtual void ReleaseHandle(InodeId inode, uint64_t handle) = 0;
 
-  // close(2) does not wait for ReleaseHandle. So whoever tries a lock after the close could be told too early that it is
+  // close(2) does not wait for ReleaseHandle. So who tries a lock after the close could be told too early that it is
   // held.
   // A descriptor of the open file was closed: perhaps the last one.
   virtual void NoteClosed(InodeId inode, uint64_t handle) = 0;

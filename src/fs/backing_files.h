@@ -19,6 +19,7 @@
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "fs/backing_registry.h"
+#include "fs/filesystem.h"
 #include "fs/inode.h"
 #include "io/backing_fs.h"
 #include "store/chunk_store.h"
