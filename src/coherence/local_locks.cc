@@ -1,8 +1,12 @@
 #include "coherence/local_locks.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
+
+#include "base/start_thread.h"
 
 namespace cairnfs::coherence {
 namespace {
@@ -11,17 +15,16 @@ bool IsRecord(const FileLock& lock) { return lock.owner.kind == LockKind::kRecor
 
 }  // namespace
 
-LocalLocks::LocalLocks() {
-  ends_.Post([this] { RunEnds(); });
-}
-
 LocalLocks::~LocalLocks() {
   EndWaits();
+  std::thread ends;
   {
     MutexLock lock(mutex_);
     stops_ = true;
+    ends = std::move(ends_);
   }
   must_end_.NotifyAll();
+  if (ends.joinable()) ends.join();
 }
 
 void LocalLocks::Answers::Send() {
@@ -88,7 +91,8 @@ void LocalLocks::TryLock(const Request& request, Done<Outcome> done) {
     const FileLock wanted = LockOf(request, {});
     auto taken = Take(state, wanted);
     const bool has_room = state.held.held().size() + state.waits.size() < LockTable::kLocksMax;
-    if (!taken && !is_ending_ && has_room && state.closing.MayFree(state.held.held(), wanted)) {
+    const bool may_wait = !taken && !is_ending_ && has_room && state.closing.MayFree(state.held.held(), wanted);
+    if (may_wait && StartEnds().ok()) {
       const Ticket ticket = next_ticket_++;
       state.waits.push_back({.ticket = ticket, .lock = wanted, .done = std::move(done), .is_try = true});
       tries_.push_back({Clock::Now() + kTryFor, request.inode, ticket});
@@ -125,6 +129,7 @@ Result<LocalLocks::Outcome> LocalLocks::BeginWait(InodeId inode, Wait wait) {
   if (is_ending_) return Outcome::kInterrupted;
   Inode& state = inodes_[inode];
   if (state.held.held().size() + state.waits.size() >= LockTable::kLocksMax) return LockTable::Full();
+  CAIRNFS_RETURN_IF_ERROR(StartEnds());
   if (IsRecord(wait.lock)) {
     if (ClosesCycle(inode, wait.lock)) return Outcome::kDeadlock;
     waits_.emplace(wait.lock.owner.number, WaitOfOwner{inode, wait.lock});
@@ -229,6 +234,13 @@ void LocalLocks::NoteClosed(InodeId inode, uint64_t handle) {
 
 // --- the ends of waits ---
 
+Status LocalLocks::StartEnds() {
+  if (ends_.joinable()) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(ends_, StartThread(
+                                      "waits for locks", [this] { RunEnds(); }, ErrorCode::kTooLarge));
+  return {};
+}
+
 bool LocalLocks::EndWait(InodeId inode, Ticket ticket, Outcome outcome, Answers& answers) {
   const auto found = inodes_.find(inode);
   if (found == inodes_.end()) return false;
@@ -248,6 +260,7 @@ void LocalLocks::Cancel(InodeId inode, Ticket ticket) {
 }
 
 void LocalLocks::RunEnds() {
+  pthread_setname_np(pthread_self(), "locks");
   MutexLock lock(mutex_);
   while (true) {
     Answers answers = std::exchange(cancelled_, {});

@@ -8,11 +8,11 @@
 
 #include <atomic>
 #include <deque>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "coherence/file_locks.h"
 
@@ -23,8 +23,7 @@ class LocalLocks final : public FileLocks {
   // A try does not wait for longer. A release comes microseconds after its close.
   static constexpr std::chrono::milliseconds kTryFor{50};
 
-  // Throws std::system_error when the system lets no more threads start.
-  LocalLocks();
+  LocalLocks() = default;  // has no thread before somebody waits
   // REQUIRES (unchecked): no call is in progress or follows. What waits is answered with kInterrupted.
   ~LocalLocks() override;
 
@@ -86,6 +85,8 @@ class LocalLocks final : public FileLocks {
   void ForgetWait(const Wait& wait, InodeId inode) REQUIRES_LOCK(mutex_);
   void ForgetIfEmpty(InodeId inode) REQUIRES_LOCK(mutex_);
 
+  // Of RunEnds; nothing where it has begun. kTooLarge: the system gives no thread.
+  Status StartEnds() REQUIRES_LOCK(mutex_);
   // Answers waits that were cancelled, and tries whose time is over.
   void RunEnds();
 
@@ -101,8 +102,7 @@ class LocalLocks final : public FileLocks {
   std::deque<TryThatWaits> tries_ GUARDED_BY(mutex_);  // the oldest first; some have ended
   Answers cancelled_ GUARDED_BY(mutex_);
   bool stops_ GUARDED_BY(mutex_) = false;
-
-  TaskQueue ends_{"locks", 1};  // of RunEnds alone
+  std::thread ends_ GUARDED_BY(mutex_);
 };
 
 }  // namespace cairnfs::coherence

@@ -101,6 +101,7 @@ void LocalClosing::Close(const HandlePtr& handle, const Descriptor& closed, cons
     }
     if (status.ok() && handle->flags.write) status = CheckDisk(inode);
   }
+  if (!at_.locks.MayHoldOf(inode->id, closed.lock_owner)) return done(status);
   at_.locks.ReleaseOwner(inode->id, closed.lock_owner, [done, status](const Status&) { done(status); });
 }
 
