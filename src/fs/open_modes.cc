@@ -4,50 +4,59 @@
 
 namespace cairnfs::fs {
 
-OpenModes::SentThreads::iterator OpenModes::FindSent(uint32_t thread) {
-  if (thread == 0) return sent_.end();
-  return std::find_if(sent_.begin(), sent_.end(), [thread](const Sent& sent) { return sent.thread == thread; });
+OpenModes::SentThread* OpenModes::FindSent(uint32_t thread) {
+  if (thread == 0 || !sent_) return nullptr;
+  std::vector<SentThread>& threads = sent_->threads;
+  const auto found =
+      std::find_if(threads.begin(), threads.end(), [thread](const SentThread& sent) { return sent.thread == thread; });
+  return found == threads.end() ? nullptr : &*found;
 }
 
-void OpenModes::NoteSent(uint32_t thread) {
+void OpenModes::ForgetSent(uint32_t thread) {
+  if (const SentThread* sent = FindSent(thread))
+    sent_->threads.erase(sent_->threads.begin() + (sent - sent_->threads.data()));
+}
+
+void OpenModes::NoteSent(std::optional<Clock::time_point> Sent::*at, uint32_t thread) {
+  if (!sent_) sent_ = std::make_unique<Sent>();
+  if (at != nullptr) (*sent_).*at = Clock::Now();
   if (thread == 0) return;
-  if (const auto before = FindSent(thread); before != sent_.end()) sent_.erase(before);
-  if (sent_.size() == kSentMax) sent_.erase(sent_.begin());
-  sent_.push_back({thread, Clock::Now()});
+  ForgetSent(thread);
+  std::vector<SentThread>& threads = sent_->threads;
+  if (threads.size() == kThreadsMax) threads.erase(threads.begin());
+  threads.push_back({thread, Clock::Now()});
 }
 
 bool OpenModes::ComesAgain(uint32_t thread) {
-  const auto sent = FindSent(thread);
-  return sent != sent_.end() && IsWithin(sent->at, kSentFor);
+  const SentThread* sent = FindSent(thread);
+  return sent != nullptr && IsWithin(sent->at, kSentFor);
 }
 
 void OpenModes::NoteOpened(OpenMode mode, uint32_t thread) {
   CountOf(mode)++;
-  if (const auto sent = FindSent(thread); sent != sent_.end()) sent_.erase(sent);
+  ForgetSent(thread);
 }
 
 std::optional<OpenMode> OpenModes::Decide(const Asked& asked, const Backing* backing) {
   if (asked.is_beside) {
     if (ordinary_count_ == 0) return OpenMode::kBeside;
-    sent_back_at_ = Clock::Now();
-    NoteSent(asked.thread);
+    NoteSent(&Sent::back_at, asked.thread);
     return std::nullopt;
   }
   if (ordinary_count_ > 0) return OpenMode::kOrdinary;
   const bool is_current = backing != nullptr && !backing->is_behind();
-  if (asked.may_pass && is_current && (passed_count_ > 0 || !IsWithin(sent_back_at_, kSentFor))) {
+  if (asked.may_pass && is_current && (passed_count_ > 0 || !WasSent(&Sent::back_at, kSentFor))) {
     return OpenMode::kPassed;
   }
   const bool comes_again = ComesAgain(asked.thread);
   // Others are passed anyway, and he may read the file.
   if (comes_again && asked.only_reads && is_current && passed_count_ > 0) return OpenMode::kPassed;
   if (passed_count_ > 0 || beside_count_ > 0) {
-    sent_beside_at_ = Clock::Now();
-    NoteSent(asked.thread);
+    NoteSent(&Sent::beside_at, asked.thread);
     return std::nullopt;
   }
-  if (!comes_again && IsWithin(sent_beside_at_, kSentFor / 2)) {
-    NoteSent(asked.thread);
+  if (!comes_again && WasSent(&Sent::beside_at, kSentFor / 2)) {
+    NoteSent(nullptr, asked.thread);
     return std::nullopt;
   }
   return OpenMode::kOrdinary;
@@ -56,12 +65,12 @@ std::optional<OpenMode> OpenModes::Decide(const Asked& asked, const Backing* bac
 bool OpenModes::NamesBeside(const Backing* backing, uint32_t thread) {
   if (ordinary_count_ > 0) return false;
   // He was sent, and comes late: he must not be sent again. Only his next look-up is taken for that of his open.
-  if (const auto sent = FindSent(thread); sent != sent_.end() && !IsWithin(sent->at, kSentFor)) {
-    sent_.erase(sent);
-    sent_beside_at_ = Clock::Now();
+  if (const SentThread* sent = FindSent(thread); sent != nullptr && !IsWithin(sent->at, kSentFor)) {
+    ForgetSent(thread);
+    sent_->beside_at = Clock::Now();
   }
   // Also if nobody is passed any more: the next one may be before he comes, and he must not be sent again.
-  if (IsWithin(sent_beside_at_, kSentFor)) return true;
+  if (WasSent(&Sent::beside_at, kSentFor)) return true;
   if (passed_count_ == 0) return beside_count_ > 0;
   // While somebody has it open by that id, so that the kernel need not drop the name again.
   return beside_count_ > 0 || (backing != nullptr && backing->is_behind());

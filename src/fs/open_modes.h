@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -53,21 +54,31 @@ class OpenModes {
   // and append at the end that the kernel knows by his id.
   bool MustCutElsewhere(bool is_beside) const { return (is_beside ? ordinary_count_ : beside_count_) > 0; }
   // Whether anybody was ever sent to it.
-  bool has_sent() const { return sent_beside_at_.has_value(); }
+  bool has_sent() const { return sent_ != nullptr && sent_->beside_at.has_value(); }
 
  private:
-  static constexpr size_t kSentMax = 16;
-  struct Sent {
+  static constexpr size_t kThreadsMax = 16;
+  struct SentThread {
     uint32_t thread;
     Clock::time_point at;
   };
-  using SentThreads = std::vector<Sent>;
-  SentThreads::iterator FindSent(uint32_t thread);
-  void NoteSent(uint32_t thread);
+  struct Sent {
+    std::optional<Clock::time_point> beside_at, back_at;  // the last
+    // That have opened nothing since; the last kThreadsMax, of those the oldest first.
+    std::vector<SentThread> threads;
+  };
+  SentThread* FindSent(uint32_t thread);
+  void ForgetSent(uint32_t thread);
+  // `at`: null where nobody is there whom others must follow.
+  void NoteSent(std::optional<Clock::time_point> Sent::*at, uint32_t thread);
+  // Whether anybody was sent there, and not longer ago.
+  bool WasSent(std::optional<Clock::time_point> Sent::*at, Clock::duration within) const {
+    return sent_ != nullptr && IsWithin((*sent_).*at, within);
+  }
   // Whether it was sent a moment ago, and so has found no other id.
   bool ComesAgain(uint32_t thread);
 
-  uint64_t& CountOf(OpenMode mode) {
+  uint32_t& CountOf(OpenMode mode) {
     if (mode == OpenMode::kPassed) return passed_count_;
     return mode == OpenMode::kOrdinary ? ordinary_count_ : beside_count_;
   }
@@ -75,10 +86,9 @@ class OpenModes {
     return sent_at && Clock::Now() - *sent_at < time;
   }
 
-  uint64_t passed_count_ = 0, ordinary_count_ = 0;                  // by its own id: one of the two is 0
-  uint64_t beside_count_ = 0;                                       // 0 too where there are ordinary ones by its own id
-  std::optional<Clock::time_point> sent_beside_at_, sent_back_at_;  // the last
-  SentThreads sent_;  // and have opened nothing since; the last kSentMax, of those the oldest first
+  uint32_t passed_count_ = 0, ordinary_count_ = 0;  // by its own id: one of the two is 0
+  uint32_t beside_count_ = 0;                       // 0 too where there are ordinary ones by its own id
+  std::unique_ptr<Sent> sent_;                      // null: nobody ever was, as of nearly every file
 };
 
 }  // namespace cairnfs::fs
