@@ -254,19 +254,20 @@ Result<io::MemoryLoan> BackingFiles::Borrow(uint64_t bytes, uint32_t uid) {
 bool BackingFiles::RetireOne(std::optional<uint32_t> uid) {
   std::vector<std::pair<Clock::time_point, InodePtr>> unopened;
   for (InodePtr& inode : Listed()) {
-    MutexLock lock(inode->mutex);
-    if (!inode->backing || inode->backing->open_count() > 0) continue;
-    if (uid && inode->backing->uid() != *uid) continue;
-    const auto used_at = inode->backing->used_at();
-    lock.Unlock();
-    unopened.emplace_back(used_at, std::move(inode));
+    if (!inode->mutex.TryLock()) continue;
+    const Backing* backing = inode->backing.get();
+    const bool may_go = backing != nullptr && backing->open_count() == 0 && (!uid || backing->uid() == *uid);
+    const auto used_at = may_go ? backing->used_at() : Clock::time_point();
+    inode->mutex.Unlock();
+    if (may_go) unopened.emplace_back(used_at, std::move(inode));
   }
   std::sort(unopened.begin(), unopened.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [used_at, inode] : unopened) {
-    MutexLock lock(inode->mutex);
-    if (!inode->backing || inode->backing->IsUsed()) continue;
-    inode->backing.reset();
-    return true;
+    if (!inode->mutex.TryLock()) continue;
+    std::unique_ptr<Backing> retired;  // its memory goes without the lock, which takes a while
+    if (inode->backing && !inode->backing->IsUsed()) retired = std::move(inode->backing);
+    inode->mutex.Unlock();
+    if (retired) return true;
   }
   return false;
 }

@@ -108,7 +108,7 @@ class BackingFiles {
   uint64_t RoomOf(uint32_t uid) const;
   uint64_t BytesOf(uint32_t uid) const;
   // Takes the file whose last open is the oldest, of those that nobody uses, and of the user's where one is given.
-  // False: there is none.
+  // False: there is none. Waits for no inode's lock, whose holder may wait for memory.
   bool RetireOne(std::optional<uint32_t> uid = {});
   std::vector<InodePtr> Listed() const EXCLUDES_LOCK(mutex_);
   std::optional<Kernel> kernel() const EXCLUDES_LOCK(mutex_);

@@ -173,12 +173,12 @@ void InodeTable::Unhold(const InodePtr& inode) {
 
 void InodeTable::Forget(InodeId id, uint64_t count) {
   Shard& shard = ShardOf(id);
-  InodePtr orphan;
+  InodePtr inode, orphan;  // which may have much memory: it goes without the lock
   {
     MutexLock lock(shard.mutex);
     auto found = shard.inodes.find(id);
     if (found == shard.inodes.end()) return;
-    InodePtr inode = found->second;
+    inode = found->second;
     inode->lookup_count -= std::min(count, inode->lookup_count);
     if (EraseIfUnused(shard, inode)) orphan = inode;
   }

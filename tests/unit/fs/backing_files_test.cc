@@ -184,6 +184,17 @@ TEST_F(BackingFilesTest, APoolThatRunsDryGetsMemoryBack) {
   EXPECT_EQ(pool_->lent_count(), 9U);
 }
 
+TEST_F(BackingFilesTest, WhoNeedsMemoryWaitsForNobodysLock) {
+  Begin();
+  const Filled held = MakeFilled(1, 9), other = MakeFilled(2, 9);
+  MutexLock lock(held.inode->mutex);
+  files_->NotePressure();  // on this thread
+  EXPECT_FALSE(IsBacked(other.inode));
+  files_->NotePressure();
+  EXPECT_NE(held.inode->backing, nullptr);
+  EXPECT_EQ(rooms_made_, 1);
+}
+
 TEST_F(BackingFilesTest, TheStatusSaysWhyNoneIsPassed) {
   EXPECT_NE(files_->status().why_not, "");
   files_->NoteOff("an old kernel");
