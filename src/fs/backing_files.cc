@@ -1,6 +1,7 @@
 #include "fs/backing_files.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -36,12 +37,19 @@ class BackingFiles::Held {
   const InodePtr inode_;
 };
 
-void BackingFiles::Begin(const Kernel& kernel) {
+Status BackingFiles::Begin(const Kernel& kernel) {
+  std::unique_ptr<TaskQueue> fills;
+  try {
+    fills = std::make_unique<TaskQueue>("fill", 1, TaskQueue::Priority::kBackground);
+  } catch (const std::system_error& error) {
+    return MakeError(ErrorCode::kUnavailable, error.what());
+  }
   is_begun_ = true;
   MutexLock lock(mutex_);
   why_not_.clear();
   kernel_.emplace(kernel);
-  fills_ = std::make_unique<TaskQueue>("fill", 1, TaskQueue::Priority::kBackground);
+  fills_ = std::move(fills);
+  return {};
 }
 
 void BackingFiles::NoteOff(std::string why) {
@@ -143,6 +151,13 @@ void BackingFiles::FillSoon(InodeId id, uint32_t uid) {
   if (fills_) return fills_->Post(std::move(fill));
   filling_.erase(id);
   fill_ended_.NotifyAll();
+}
+
+bool BackingFiles::PostFill(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  if (!fills_) return false;
+  fills_->Post(std::move(task));
+  return true;
 }
 
 Status BackingFiles::Fill(const Context& context, InodeId id, uint32_t uid) {

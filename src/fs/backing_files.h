@@ -58,8 +58,9 @@ class BackingFiles {
   ~BackingFiles() { End(); }
   BackingFiles(const BackingFiles&) = delete;
 
-  // The kernel takes such files from now on. REQUIRES: called once, before requests come.
-  void Begin(const Kernel& kernel);
+  // The kernel takes such files from now on. kUnavailable: the system gives no thread for the fills, and all is as
+  // before. REQUIRES: called once.
+  Status Begin(const Kernel& kernel);
   // Why it takes none: for who looks at the status. Any time.
   void NoteOff(std::string why);
   // It does no more: fills that run are cut short and waited for, and the memory of all goes back, but for what is
@@ -81,6 +82,8 @@ class BackingFiles {
   // it. kBusy: it is being filled; and errors of BackingFill. kNoSpace: others that are in use have the memory, or
   // those of this user.
   Status Fill(const Context& context, InodeId inode, uint32_t uid);
+  // Runs it on the thread of the fills. False: there is none, or no more.
+  bool PostFill(std::function<void()> task);
   // The pool runs dry: takes the memory of a file that nobody uses, beside, or has chunks make room where there is
   // none. Any lock may be held.
   void NotePressure();
@@ -124,7 +127,7 @@ class BackingFiles {
   std::string why_not_ GUARDED_BY(mutex_) = "nothing is mounted";
   std::set<InodeId> filling_ GUARDED_BY(mutex_);
   std::map<InodeId, std::weak_ptr<Inode>> listed_ GUARDED_BY(mutex_);  // that got a backing, and may have it still
-  std::unique_ptr<TaskQueue> fills_ GUARDED_BY(mutex_);                // of kFillsMax at most
+  std::unique_ptr<TaskQueue> fills_ GUARDED_BY(mutex_);                // of kFillsMax at most, and one of FillsAhead
 };
 
 }  // namespace cairnfs::fs

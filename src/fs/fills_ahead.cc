@@ -46,18 +46,8 @@ void FillsAhead::NoteCommitted(InodeId parent, const std::vector<InodeId>& direc
   if (directories.empty() || !at_.backing_files.is_begun()) return;
   MutexLock lock(mutex_);
   if (!BeginLine(parent, directories.front()) || stop_.stop_requested()) return;
-  if (!queue_) queue_ = std::make_unique<TaskQueue>("fill ahead", 1, TaskQueue::Priority::kBackground);
   PutFirst(directories_, directories, kDirectoriesMax);
-  if (!std::exchange(is_posted_, true)) queue_->Post([this] { Step(); });
-}
-
-void FillsAhead::Stop() {
-  stop_.request_stop();
-  std::unique_ptr<TaskQueue> queue;
-  {
-    MutexLock lock(mutex_);
-    queue = std::move(queue_);
-  }
+  if (!is_posted_) is_posted_ = at_.backing_files.PostFill([this] { Step(); });
 }
 
 void FillsAhead::Step() {
@@ -84,7 +74,7 @@ void FillsAhead::Step() {
   MutexLock lock(mutex_);
   PutFirst(directories_, std::move(below), kDirectoriesMax);
   PutFirst(files_, std::move(found), kFilesMax);
-  if (queue_) queue_->Post([this] { Step(); });
+  is_posted_ = at_.backing_files.PostFill([this] { Step(); });
 }
 
 bool FillsAhead::WasWrittenHere(InodeId id) {

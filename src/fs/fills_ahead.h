@@ -3,7 +3,7 @@
 // commit into the same directory was opened for reading, that is: who saves and does not read pays nothing.
 //
 // The newest commit comes first. Only files are filled that this host wrote, and only while the pool has memory to
-// spare: their chunks are in it, or are few. One at a time, on a thread of the lowest priority.
+// spare: their chunks are in it, or are few. One at a time, on the thread of the fills.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/context.h"
-#include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "fs/backing_files.h"
 #include "fs/inode.h"
@@ -35,14 +34,14 @@ class FillsAhead {
   static constexpr size_t kLinesMax = 64;  // directories of which the last commit is known
 
   explicit FillsAhead(const Parts& parts) : at_(parts) {}
-  ~FillsAhead() { Stop(); }
   FillsAhead(const FillsAhead&) = delete;
 
   // These have got the names by which they are known, in `parent`. Does not wait.
   void NoteCommitted(InodeId parent, const std::vector<InodeId>& directories);
   // A file was opened for reading alone.
   void NoteRead(InodeId directory);
-  void Stop();
+  // Begins no more. What runs has ended after BackingFiles::End. REQUIRES of the destructor: both.
+  void Stop() { stop_.request_stop(); }
 
  private:
   struct File {
@@ -72,8 +71,6 @@ class FillsAhead {
   std::deque<Line> lines_ GUARDED_BY(mutex_);           // the latest first
   std::deque<InodeId> directories_ GUARDED_BY(mutex_);  // the next first
   std::deque<File> files_ GUARDED_BY(mutex_);
-  std::unique_ptr<TaskQueue> queue_
-      GUARDED_BY(mutex_);  // of one task at most; null: none was needed, or it has stopped
   bool is_posted_ GUARDED_BY(mutex_) = false;
 };
 

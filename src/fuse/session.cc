@@ -189,10 +189,11 @@ void Session::BeginPassthrough() {
   auto id = file.ok() ? backing_ids_.Register((*file)->fd()) : Result<fs::BackingId>(file.error());
   if (!id.ok()) return NoteNoPassthrough(id.error().message);
   backing_ids_.Unregister(*id);
+  const uint64_t files_max = std::min(fs::BackingFiles::kFilesMax, options_.passthrough_descriptors_max / 2);
+  const Status begun = filesystem_->backing_files().Begin({memory, backing_ids_, files_max});
+  if (!begun.ok()) return NoteNoPassthrough(begun.error().message);
   spdlog::info("{}: the kernel reads files of up to {} MiB in all past the daemon", device_.mount_point(),
                pool_.lendable_bytes() / kMiB);
-  const uint64_t files_max = std::min(fs::BackingFiles::kFilesMax, options_.passthrough_descriptors_max / 2);
-  filesystem_->backing_files().Begin({memory, backing_ids_, files_max});
 }
 
 void Session::NoteReceiverEnd(Status status) {

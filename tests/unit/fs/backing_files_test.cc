@@ -32,7 +32,9 @@ class BackingFilesTest : public testing::Test {
                             .drop_if_unused = [](const InodePtr&) {},
                             .post = [](std::function<void()> task) { task(); }});
   }
-  void Begin(uint64_t files_max = BackingFiles::kFilesMax) { files_->Begin({memory_, registry_, files_max}); }
+  void Begin(uint64_t files_max = BackingFiles::kFilesMax) {
+    ASSERT_TRUE(files_->Begin({memory_, registry_, files_max}).ok());
+  }
 
   InodePtr Make(uint64_t number, size_t chunks) {
     const InodePtr inode = table_.AddLookup(InodeId{number});

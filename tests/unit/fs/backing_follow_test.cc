@@ -17,7 +17,7 @@ constexpr uint64_t kSizeMax = 3 * kMiB;
 
 class BackingFollowTest : public testing::Test {
  protected:
-  BackingFollowTest() { world_.fs->backing_files().Begin({memory_, registry_}); }
+  BackingFollowTest() { EXPECT_TRUE(world_.fs->backing_files().Begin({memory_, registry_}).ok()); }
   ~BackingFollowTest() override { world_.Close(); }
 
   // A file in its record and in memory, which somebody maps there; open for reading.

@@ -16,7 +16,7 @@ constexpr uint32_t kItsOwner = 1000, kAnother = 1001;
 
 class PassingTest : public testing::Test {
  protected:
-  PassingTest() { world_.fs->backing_files().Begin({memory_, registry_}); }
+  PassingTest() { EXPECT_TRUE(world_.fs->backing_files().Begin({memory_, registry_}).ok()); }
   ~PassingTest() override { world_.Close(); }
 
   // Written and durable.
