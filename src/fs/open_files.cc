@@ -93,6 +93,7 @@ bool OpenFiles::MayPass(InodeId id, const Caller& caller) {
 }
 
 BackingId OpenFiles::BackingOf(HandleId handle_id) {
+  if (!at_.backing_files.is_begun()) return 0;
   const HandlePtr handle = at_.handles.Find(handle_id);
   return handle ? handle->backing : 0;
 }

@@ -116,7 +116,7 @@ bool Receiver::ReceiveOne() {
     session_.NoteReceiverEnd(MakeError(ErrorCode::kIo, "short read from /dev/fuse"));
     return false;
   }
-  is_beside_ = TakeBesideBits({start, static_cast<size_t>(size)});
+  is_beside_ = session_.has_two_ids() && TakeBesideBits({start, static_cast<size_t>(size)});
   message_ = start;
   Process(static_cast<size_t>(size));
   return true;

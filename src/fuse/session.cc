@@ -166,13 +166,15 @@ void Session::NoteProcessed(const fuse_in_header& header) {
   device_.SetReadAhead(options_.read_ahead_bytes);
 }
 
+bool Session::has_two_ids() const { return filesystem_->backing_files().is_begun(); }
+
 void Session::NoteNoPassthrough(const std::string& why) {
-  spdlog::info("{}: no passthrough, all reads go through the daemon: {}", device_.mount_point(), why);
+  spdlog::warn("{}: no passthrough, all reads go through the daemon: {}", device_.mount_point(), why);
   filesystem_->backing_files().NoteOff(why);
 }
 
 void Session::PreparePassthrough() {
-  if (!options_.passthrough) return NoteNoPassthrough("the option passthrough is false");
+  if (!options_.passthrough) return filesystem_->backing_files().NoteOff("the option passthrough is false");
   if (!filesystem_->owns_names()) return NoteNoPassthrough("several hosts share the files");
   backing_memory_ = io::BackingFs::Open({.size_bytes_max = pool_.lendable_bytes()});
 }

@@ -55,6 +55,8 @@ class Session {
   WriteOverflow& overflow() { return overflow_; }
   Device& device() { return device_; }
   fuse_session* handle() const { return session_; }
+  // Whether the kernel may name files by the node id beside (fuse/node_ids.h).
+  bool has_two_ids() const;
   bool stopping() const { return stop_.stop_requested(); }
   std::stop_token stop() const { return stop_.get_token(); }  // requested once the server stops
   KillWatch& kill_watch() { return kill_watch_; }
