@@ -192,7 +192,7 @@ def commit_and_read_a_byte(cairn):
 def passed_rows(bench):
     """What was committed a moment ago, which the kernel reads itself by now, beside the page cache."""
     processes = 8
-    with Cairn(bench, "passed") as cairn:
+    with Cairn(bench, "passed", passthrough="true") as cairn:
         status = cairn.status()
         if status["passthrough"]["why_not"]:
             return []

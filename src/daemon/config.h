@@ -32,7 +32,7 @@ struct Config {
   uint64_t metadata_cache_size = 64 * kMiB;
   uint64_t read_ahead = 64 * kMiB;
   uint64_t mmap_read_ahead = 8 * kMiB;
-  bool passthrough = true;
+  bool passthrough = false;
 
   uint64_t worker_threads = 0;
   uint64_t waiting_threads = 16;

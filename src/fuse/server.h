@@ -28,7 +28,7 @@ struct MountOptions {
   unsigned receive_threads = 2;
   unsigned max_background = 64;
   size_t read_ahead_bytes = 4 * kMiB;  // of the mount's bdi: what mmap reads ahead
-  bool passthrough = true;             // where the system allows it, the kernel reads files in memory itself
+  bool passthrough = false;            // where the system allows it, the kernel reads files in memory itself
   uint64_t passthrough_descriptors_max = UINT64_MAX;  // that it may take: each file in memory has two
 };
 

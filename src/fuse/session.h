@@ -28,7 +28,7 @@ struct SessionOptions {
   unsigned receive_threads = 2;
   unsigned max_background = 64;
   size_t read_ahead_bytes = 4 * kMiB;
-  bool passthrough = true;  // where it can be had
+  bool passthrough = false;  // where it can be had
   uint64_t passthrough_descriptors_max = UINT64_MAX;
 };
 

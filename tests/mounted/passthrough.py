@@ -16,6 +16,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, Skip, await_end, program, run, run_cases, seed_from_arguments
+from file_handles import handle_of, open_handle
 from refusals import expect_errno
 
 MIB = 1 << 20
@@ -26,8 +27,8 @@ SECONDS = 60  # what happens at all has happened by then
 class World:
     """A mount whose pool lends 32 MiB."""
 
-    def __init__(self, scratch, seed, options=SMALL):
-        self.mount = Mount(scratch, options)
+    def __init__(self, scratch, seed):
+        self.mount = Mount(scratch, SMALL + ",passthrough=true")
         self.random = random.Random(seed)
         if why := self.status()["why_not"]:
             raise Skip(why)
@@ -313,10 +314,18 @@ def strangers_are_passed_only_where_nobody_can_write(seed):
         assert as_stranger("cat", world.path("read only")).returncode != 0
 
 
+def threads_of(pid):
+    names = set()
+    for path in glob.glob(f"/proc/{pid}/task/*/comm"):
+        with open(path, encoding="ascii") as file:
+            names.add(file.read().strip())
+    return names
+
+
 def without_it_all_is_as_ever(seed):
-    """Where it is turned off, or the daemon lacks CAP_SYS_ADMIN: the status says why."""
+    """Where it is not turned on, or the daemon lacks CAP_SYS_ADMIN: the status says why. The kernel keeps the locks."""
     with Scratch() as scratch:
-        mount = Mount(scratch, SMALL + ",passthrough=false")
+        mount = Mount(scratch)
         data = random.Random(seed).randbytes(2 * MIB)
         with open(mount.path + "/file", "wb") as file:
             file.write(data)
@@ -324,6 +333,14 @@ def without_it_all_is_as_ever(seed):
             with open(mount.path + "/file", "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH)
                 assert file.read() == data
+                inode = os.fstat(file.fileno()).st_ino
+                with open("/proc/locks", encoding="ascii") as locks:
+                    assert any("FLOCK" in line and f":{inode} " in line for line in locks)
+        assert not threads_of(mount.pid) & {"fill", "locks"}
+        # A handle that an NFS client got while the file had two node ids.
+        beside = bytearray(handle_of(mount.path + "/file"))
+        beside[11] |= 0x80
+        expect_errno(errno.ESTALE, open_handle, mount.path, bytes(beside))
         status = mount.status()["passthrough"]
         assert status["why_not"] == "the option passthrough is false" and status["files"] == 0, status
         assert "no: the option passthrough is false" in run(program("cairnfs"), "status", mount.path)
@@ -334,7 +351,7 @@ def without_it_all_is_as_ever(seed):
         os.mknod(device, 0o666 | 0o020000, os.makedev(10, 229))
         os.chmod(device, 0o666)
         cairnfs = program("cairnfs")
-        steps = [f"{cairnfs} mount {point} --data {scratch.path}/theirs -o {SMALL}",
+        steps = [f"{cairnfs} mount {point} --data {scratch.path}/theirs -o {SMALL},passthrough=true",
                  f"head -c 3M /dev/zero > {point}/file", *[f"cmp -n 3145728 {point}/file /dev/zero"] * 3,
                  f"{cairnfs} status {point}", f"{cairnfs} umount {point}"]
         script = (f"mount --bind {device} /dev/fuse && exec setpriv --reuid {STRANGER} --regid {STRANGER} "
