@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -85,6 +88,27 @@ TEST_F(LocalLocksTest, ATryIsRefusedInTimeHoweverManyCopiesAreClosed) {
   }
   locks_.ReleaseHandle(kFile, 1);
   EXPECT_EQ(Try(2)->outcome, Outcome::kGranted) << "those that were refused left nothing";
+}
+
+size_t CountThreadsOfLocks() {
+  size_t count = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(thread.path() / "comm");
+    std::string name;
+    count += std::getline(file, name) && name == "locks" ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_F(LocalLocksTest, NoThreadIsThereBeforeSomebodyWaits) {
+  EXPECT_EQ(Try(1)->outcome, Outcome::kGranted);
+  EXPECT_EQ(Try(2)->outcome, Outcome::kWouldBlock);
+  EXPECT_EQ(CountThreadsOfLocks(), 0U);
+  auto waited = std::make_shared<std::atomic<bool>>(false);
+  const auto ticket = locks_.Lock(Flock(3), [waited](const Result<Outcome>&) { *waited = true; });
+  EXPECT_TRUE(Eventually([] { return CountThreadsOfLocks() == 1; }));
+  locks_.Cancel(kFile, ticket);
+  EXPECT_TRUE(Eventually([&] { return waited->load(); }));
 }
 
 TEST_F(LocalLocksTest, ATryThatWaitsStandsInNobodysWay) {
