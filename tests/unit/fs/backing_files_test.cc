@@ -142,6 +142,16 @@ TEST_F(BackingFilesTest, NorIsWhatIsMostlyHolesOrWasOpenedForUpdate) {
   EXPECT_EQ(files_->status().failed_total, 0U) << "none was begun";
 }
 
+TEST_F(BackingFilesTest, WhatIsStoredIsFilledWhileAThreadStillLooksForCuts) {
+  Begin();
+  const InodePtr inode = Make(1, 3);
+  {
+    MutexLock lock(inode->mutex);
+    inode->content->cutting = true;
+  }
+  EXPECT_TRUE(files_->Fill({}, inode->id, 0).ok());
+}
+
 TEST_F(BackingFilesTest, AFileIsToBeReadThroughAgainBeforeItIsTriedAgain) {
   Begin();
   const InodePtr inode = Make(1, 3);

@@ -1,6 +1,7 @@
 // A file that the kernel reads past the daemon has the file's bytes after each change, before the change is answered.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <random>
 #include <string>
 
@@ -32,6 +33,7 @@ class BackingFollowTest : public testing::Test {
     file.handle = Open({.read = true});
     const Status filled = world_.fs->backing_files().Fill({}, file.attr.inode, 0);
     EXPECT_TRUE(filled.ok()) << filled.error().message;
+    if (!filled.ok()) std::abort();  // there is no file in memory to go on with
     memory_.last->SetUsed(true);
     EXPECT_TRUE(memory_.last->text() == text);
     return file;
