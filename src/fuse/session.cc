@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "fs/backing_files.h"
+#include "fs/names.h"
 #include "fuse/interrupt.h"
 #include "fuse/ops.h"
 
