@@ -217,7 +217,8 @@ void SegmentWriter::AdaptInFlight(const Window& window) {
   if (took > kQueueMax) {
     const auto within = static_cast<unsigned>(window.submitted_beside * kQueueMax / took);
     in_flight_max_ = std::max(kInFlightMin, std::min(in_flight_max_, within));
-  } else if (in_flight_max_ < options_.window_count) {
+  } else if (in_flight_max_ < options_.window_count && window.submitted_beside >= in_flight_max_ &&
+             window.used > options_.window_bytes / 2) {  // a small one tells nothing of larger ones
     ++in_flight_max_;
   }
 }
