@@ -73,8 +73,8 @@ void LocalClosing::NoteWriter(Handle& handle, const Caller& caller) {
   if (handle.writer_threads.size() < 2) handle.writer_threads.insert(caller.pid);
 }
 
-// False only where one thread wrote through the handle, and that is of another process, which has the file open still.
-// What is mapped for writing is open for reading too.
+// False only of a child of the process of which one thread has written through the handle. What is mapped for writing
+// is open for reading too.
 bool LocalClosing::MayHaveWritten(Handle& handle, const Caller& caller) {
   uint32_t writer = 0;
   {
@@ -82,20 +82,26 @@ bool LocalClosing::MayHaveWritten(Handle& handle, const Caller& caller) {
     if (handle.writer_threads.size() == 1) writer = *handle.writer_threads.begin();
   }
   if (writer == 0 || caller.pid == 0 || writer == caller.pid || handle.flags.read) return true;
-  return ProcessOf(writer) == ProcessOf(caller.pid) || !HasOpenForWriting(writer, handle.inode->id);
+  const pid_t process = ProcessOf(writer);
+  return ProcessOf(caller.pid) == process || ParentOf(caller.pid) != process;
 }
 
 void LocalClosing::Close(const HandlePtr& handle, const Descriptor& closed, const Caller& caller, Done<void> done) {
   const InodePtr& inode = handle->inode;
   at_.locks.NoteClosed(inode->id, closed.handle);
-  // Each dup, fork and exec closes descriptors. Of a file that another process writes on that is no close.
-  const bool wrote = handle->flags.write && MayHaveWritten(*handle, caller);
+  bool is_new = false;
+  if (handle->flags.write) {
+    MutexLock lock(inode->mutex);
+    is_new = inode->content && inode->content->changed && !inode->content->must_publish;
+  }
+  // Each dup, fork and exec closes descriptors. Of a file that its parent writes on that is no close.
+  const bool is_close = handle->flags.write && (!is_new || MayHaveWritten(*handle, caller));
   Status status;
   {
     MutexLock lock(inode->mutex);
     status = TakeError(inode, *handle);
     Content* content = inode->content.get();
-    if (wrote && content != nullptr && content->changed) {
+    if (is_close && content != nullptr && content->changed) {
       content->must_publish = true;
       if (content->barriers_waiting == 0) at_.streams.CutClosed(inode);
     }

@@ -105,15 +105,21 @@ std::optional<ThreadEnd> ParseThreadStat(const std::string& text) {
   return end;
 }
 
-pid_t ProcessOf(uint32_t thread) {
-  if (thread == 0) return 0;
+// A number of its /proc/TID/status; nullopt: it cannot be seen.
+static std::optional<pid_t> StatusNumber(uint32_t thread, const std::string& name) {
   const std::string text = ReadProc(thread, "status");
-  const size_t at = text.find("\nTgid:");
-  if (at == std::string::npos) return static_cast<pid_t>(thread);
-  std::istringstream words(text.substr(at + 6));
-  pid_t process = 0;
-  return words >> process ? process : static_cast<pid_t>(thread);
+  const size_t at = text.find("\n" + name + ":");
+  if (at == std::string::npos) return std::nullopt;
+  std::istringstream words(text.substr(at + name.size() + 2));
+  pid_t number = 0;
+  return words >> number ? std::optional(number) : std::nullopt;
 }
+
+pid_t ProcessOf(uint32_t thread) {
+  return thread == 0 ? 0 : StatusNumber(thread, "Tgid").value_or(static_cast<pid_t>(thread));
+}
+
+pid_t ParentOf(uint32_t thread) { return thread == 0 ? 0 : StatusNumber(thread, "PPid").value_or(0); }
 
 uint64_t StartOf(uint32_t thread) {
   if (thread == 0) return 0;

@@ -26,6 +26,8 @@ std::optional<ThreadEnd> ParseThreadStat(const std::string& text);
 // Also of a thread that closes a file, before it is answered.
 // The process of a thread; the thread itself where that is not known.
 pid_t ProcessOf(uint32_t thread);
+// The process that has started that one; 0: it cannot be seen.
+pid_t ParentOf(uint32_t thread);
 // Its name, 15 bytes at most; empty: it cannot be seen.
 std::string CommandOf(uint32_t thread);
 bool IsAlive(pid_t process);
