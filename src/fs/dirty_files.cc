@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <ranges>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -139,9 +138,14 @@ bool DirtyFiles::DiscardIfGone(const InodePtr& inode) {
 
 std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
   uint64_t here_bytes_max = kStoredHereBytesMax;
-  const auto turn = has_left_out_ ? Streams::Turn::kFirst : Streams::Turn::kInOrder;
-  // The one that is asked for last is first then.
-  for (const InodePtr& inode : std::views::reverse(taken_)) streams_.Drain(inode, here_bytes_max, turn);
+  if (closed_go_first && has_left_out_) {
+    // The one that is asked for last is first then.
+    for (auto inode = taken_.rbegin(); inode != taken_.rend(); ++inode) {
+      streams_.Drain(*inode, here_bytes_max, Streams::Turn::kFirst);
+    }
+  } else {
+    for (const InodePtr& inode : taken_) streams_.Drain(inode, here_bytes_max, Streams::Turn::kInOrder);
+  }
   // Bytes and recipes that have no space must not hold up the names: among them are the deletions that make space.
   std::vector<Undrained> undrained;
   std::erase_if(taken_, [&](const InodePtr& inode) {

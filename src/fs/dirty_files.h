@@ -47,14 +47,16 @@ class DirtyFiles {
     Error why;
   };
   // Waits until all bytes that the files accepted before the round are stored. Returns the files for which that failed:
-  // of those, what is stored is published. Chunks of a round that leaves files out go to the disk before those of the
-  // files that it left out.
+  // of those, what is stored is published.
   std::vector<Undrained> Drain();
   // The record of what is stored of the file. On failure the next round takes the file again.
   Result<meta::FileRecord> MakeRecord(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // The record has all of the file again. Its content leaves memory when nobody has the file open.
   void Release(const InodePtr& inode);
 
+  // Chunks of a round that leaves files out go to the disk before those of the files that it left out. Else these would
+  // wait for as long as other files are closed.
+  bool closed_go_first = false;
   // For those who wait for all files. In this round, bytes of some file found no space, and wait for the next.
   std::optional<Error> shortage;
   std::optional<Error> loss;  // bytes of some file could not be stored, and nobody was told so far

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ranges>
 
 #include "base/clock.h"
 #include "base/failpoint.h"
@@ -214,8 +213,10 @@ void Streams::Drain(const InodePtr& inode, uint64_t& here_bytes_max, Turn turn) 
     CutRuns(inode, 0, &here);
     inode->content->drain_target = inode->content->next_chunk_id - 1;
     if (turn == Turn::kFirst) {
-      for (const auto& [id, chunk] : std::views::reverse(inode->content->flying)) {
-        if (std::ranges::find(here.chunks, chunk) == here.chunks.end()) PostHash(inode, chunk, turn);
+      const auto& flying = inode->content->flying;
+      for (auto last = flying.rbegin(); last != flying.rend(); ++last) {
+        const bool is_here = std::ranges::find(here.chunks, last->second) != here.chunks.end();
+        if (!is_here) PostHash(inode, last->second, turn);
       }
     }
   }

@@ -234,6 +234,7 @@ std::vector<SyncRounds::Waiter> SyncRounds::TakeEarly(std::vector<Waiter> waiter
 
 void SyncRounds::RunRound(std::vector<Waiter> waiters) {
   const bool takes_closed_first = takes_closed_first_;
+  at_.files.closed_go_first = takes_closed_first || closed_first_count_ > 0;
   const size_t waiters_all = waiters.size();
   if (takes_closed_first) waiters = TakeEarly(std::move(waiters));
   const bool all_are_answered = waiters.size() == waiters_all;
@@ -245,7 +246,7 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
   };
   const bool takes_all = std::any_of(waiters.begin(), waiters.end(), is_for_open);
   const bool is_awaited = std::any_of(waiters.begin(), waiters.end(), is_for_all);
-  if (takes_all && (takes_closed_first || closed_first_count_ > 0)) {
+  if (takes_all && at_.files.closed_go_first) {
     static_cast<void>(RunOnce(DirtyFiles::Which::kClosed, is_awaited));  // what fails the next one meets, and tells
   }
   const Status flushed = RunOnce(takes_all ? DirtyFiles::Which::kAll : DirtyFiles::Which::kClosed, is_awaited);
