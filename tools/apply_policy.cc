@@ -29,9 +29,8 @@ void TellFate(const Fate& fate) {
 Status EndLeft(const RunDirectory& run, Report& end) {
   const Status taken_up = TakeUpLeft(run.owner(), end.notes);
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<LeftOver> left, FindLeft(run.owner()));
-  const bool goes_on = std::any_of(left.begin(), left.end(), [](const LeftOver& one) {
-    return one.next == LeftOver::Next::kGoesOn || one.next == LeftOver::Next::kWaits;
-  });
+  const bool goes_on =
+      std::any_of(left.begin(), left.end(), [](const LeftOver& one) { return one.next != LeftOver::Next::kIsTold; });
   end.has_policy = goes_on;  // or nobody would look again
   end.stays_for_now = goes_on && taken_up.ok();
   return taken_up;

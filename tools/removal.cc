@@ -279,10 +279,11 @@ LeftOver DescribeLeft(const std::string& name, const struct stat& info, std::opt
     if (!mark.ok()) return left;  // of a newer version
     left.next = LeftOver::Next::kGoesOn;
     left.keep_inside = std::move(mark->keep_inside);
-  } else if (removing.ok() && left.name_before) {
+  } else if (removing.ok()) {
     // A rename changes the directory's time of change.
     const bool is_new = Clock::WallTime().seconds < info.st_ctim.tv_sec + kOthersHaveSeconds;
-    left.next = is_new ? LeftOver::Next::kWaits : LeftOver::Next::kComesBack;
+    if (is_new) left.next = LeftOver::Next::kWaits;
+    if (!is_new && left.name_before) left.next = LeftOver::Next::kComesBack;
   }
   return left;
 }
@@ -313,7 +314,8 @@ std::string LeftOver::Sentence() const {
     case Next::kComesBack:
       return fmt::format("{} is left of a removal that was cut short: --now gives it its name {} back", name,
                          *name_before);
-    case Next::kWaits: return fmt::format("{} is being removed just now: it was {}", name, *name_before);
+    case Next::kWaits:
+      return fmt::format("{} is being removed just now{}", name, name_before ? ": it was " + *name_before : "");
     case Next::kIsTold: break;
   }
   return fmt::format("{0} is being removed, or left of a removal that was cut short: then rm -r {0}", name);

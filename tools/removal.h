@@ -58,7 +58,7 @@ struct LeftOver {
   enum class Next {
     kGoesOn,     // its removal has begun: it can be removed by anybody who may
     kComesBack,  // its removal has not begun, and its name is known: it is to get that back, and be judged anew
-    kWaits,      // the same, and another process may be about to remove it
+    kWaits,      // its removal has not begun, and another process may be about to remove it
     kIsTold,     // nobody can tell what it was: it is left to the user
   };
   std::string name;
