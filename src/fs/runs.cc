@@ -224,7 +224,9 @@ void Runs::Look(const Context& context, InodeId inode, size_t& names_left) {
   std::string label = Label(context, inode);
   MutexLock lock(mutex_);
   const auto known = runs_.find(inode);
-  if (known == runs_.end() && !found->newest) return;
+  // One without a commit for a day would only take the place of another.
+  const int64_t idle_before = Clock::WallTime().seconds - kIdleSecondsMax;
+  if (known == runs_.end() && (!found->newest || found->newest->at.seconds < idle_before)) return;
   if (known != runs_.end() && known->second.notes != notes) return;  // a commit came meanwhile
   Run* run = FindOrMake(place, std::move(label));
   if (run == nullptr) return;

@@ -93,7 +93,7 @@ class Runs {
   };
   struct Run {
     uint32_t uid = 0;
-    Timestamp committed_at;                      // of the last commit that was noted
+    Timestamp committed_at;                      // of the last commit that was noted, or of its newest checkpoint
     std::optional<Newest> newest = {};           // nullopt: no checkpoint is left
     uint64_t notes = 0;                          // how often something was noted
     std::optional<Timestamp> names_as_of = {};   // ctime of the directory; nullopt: `newest` is to be looked for
