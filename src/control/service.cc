@@ -413,8 +413,10 @@ double Service::Impl::DurableRate() const {
 StopEstimate Service::Impl::EstimateStop() const {
   StopEstimate estimate;
   // Of counters alone: a stuck disk may hold the locks of inodes.
-  uint64_t bytes = filesystem_.maintenance().GetTraffic().unsaved_bytes;
+  const fs::FsTraffic traffic = filesystem_.maintenance().GetTraffic();
+  uint64_t bytes = traffic.unsaved_bytes;
   if (options_.cluster != nullptr) bytes += options_.cluster->Activity().unacknowledged_bytes();
+  const uint64_t unwritten = std::min(bytes, UnwrittenBytes(traffic));  // the rest lies on the disk, unpublished
   estimate.set_bytes(bytes);
   estimate.set_pid(options_.daemon.pid());
   MutexLock lock(mutex_);
@@ -423,7 +425,7 @@ StopEstimate Service::Impl::EstimateStop() const {
   if (bytes == 0) {
     estimate.set_seconds(0);
   } else if (rate >= 1) {
-    estimate.set_seconds(static_cast<uint64_t>(std::ceil(std::min(static_cast<double>(bytes) / rate, 1e9))));
+    estimate.set_seconds(static_cast<uint64_t>(std::ceil(std::min(static_cast<double>(unwritten) / rate, 1e9))));
   }
   return estimate;
 }
