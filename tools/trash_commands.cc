@@ -160,6 +160,12 @@ int RestoreTree(const TrashCommand& command, Restoring& restoring) {
   const bool is_entry =
       std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.id() == id; });
   std::string path;
+  if (!is_entry && !tree.below.empty() && !command.to.empty()) {
+    return Fail(MakeError(ErrorCode::kInvalidArgument,
+                          fmt::format("{} is in the trash no more: what lay below it comes back to where that is now. "
+                                      "Leave out {}",
+                                      id, Printable(command.to))));
+  }
   if (is_entry || tree.below.empty()) {
     const auto top = RestoreOne(restoring.daemon, restoring.request);
     if (!top.ok()) return FailAbout(top.error());

@@ -11,7 +11,8 @@ TrashTree TreeBelow(const std::vector<control::TrashEntry>& entries, uint64_t di
   std::map<uint64_t, std::map<std::string, const control::TrashEntry*>> places;
   std::map<uint64_t, uint64_t> replaced;  // how many, in each directory
   for (const control::TrashEntry& entry : entries) {
-    const std::string name = entry.path().substr(entry.path().rfind('/') + 1);
+    std::string name = entry.path().substr(entry.path().rfind('/') + 1);
+    if (name.empty()) name = "/" + std::to_string(entry.id());  // it is not known, and none of the others
     const auto [place, is_first] = places[entry.parent()].insert_or_assign(name, &entry);
     if (!is_first) ++replaced[entry.parent()];
   }
