@@ -95,7 +95,7 @@ def a_stop_says_what_it_waits_for(store):
         refused = subprocess.run(stopped.inside(program("cairnfs"), "cluster", "status", "--data", stopped.data),
                                  check=False, capture_output=True, text=True)
         assert refused.returncode == 3 and "stopping" in refused.stderr, refused
-        assert "the stop waits for copies, for " in stopped.log(), stopped.log()
+        wait_until(lambda: "the stop waits for copies, for " in stopped.log(), what=stopped.log)
         assert umount.poll() is None
         first.cairnfs("cluster", "set", "min-replicas", "2", "--data", first.data)
         assert umount.wait(HANGS_SECONDS) == 0, umount.stderr.read()

@@ -217,7 +217,8 @@ class FullRun(Run):
         self.rewriting = host.name, file, content
 
     def end_rewrite(self, may_fail=False):
-        if not self.rewriting:
+        """A host that is cut off lets a close wait, and this thread would have to end that."""
+        if not self.rewriting or self.rewriting[0] in self.cut_off:
             return
         _, file, content = self.rewriting
         self.rewriting = None
