@@ -44,8 +44,8 @@ std::string TimeText(int64_t seconds) { return UtcText({.seconds = seconds}); }
 std::string EntryLine(const control::TrashEntry& entry) {
   const std::string slash = entry.type() == "directory" ? "/" : "";
   return fmt::format("{:>12}  {}  {}  {:>10}  {}{}  ({} by {})\n", entry.id(), TimeText(entry.removed_seconds()),
-                     TimeText(entry.expires_seconds()), FormatSize(entry.bytes()), Printable(entry.path()), slash,
-                     entry.by_retention() ? "by retention, removed" : "removed", UserName(entry.removed_by()));
+                     TimeText(entry.expires_seconds()), daemon::FormatSize(entry.bytes()), Printable(entry.path()),
+                     slash, entry.by_retention() ? "by retention, removed" : "removed", UserName(entry.removed_by()));
 }
 
 // A directory that is held open, so that it stays the one that was looked at. No right to list it is needed.
@@ -259,7 +259,7 @@ int RunTrashEmpty(const TrashCommand& command) {
     Print(JsonText({{"entries", emptied->entries()}, {"bytes", emptied->bytes()}}));
   } else {
     Print(fmt::format("{} {} of {} gone for good\n", emptied->entries(), emptied->entries() == 1 ? "entry" : "entries",
-                      FormatSize(emptied->bytes())));
+                      daemon::FormatSize(emptied->bytes())));
   }
   return daemon::kExitDone;
 }
