@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "cairnfs/cairnfs.h"
@@ -30,19 +31,6 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr size_t kReadBytes = 8 << 20;  // several requests at once
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
 
 Result<std::string> ReadAt(int file, uint64_t offset, size_t size) {
   std::string bytes(size, '\0');
@@ -65,11 +53,11 @@ std::optional<std::string> WhyUnreadable(const std::string& path) {
   int opened = open(path.c_str(), kHow | O_DIRECT | O_SYNC);
   if (opened < 0 && errno == EINVAL) opened = open(path.c_str(), kHow);
   const Descriptor file(opened);
-  if (file.number() < 0) return ErrnoError(errno, "it cannot be opened").message;
+  if (file.get() < 0) return ErrnoError(errno, "it cannot be opened").message;
   const std::unique_ptr<void, void (*)(void*)> buffer(aligned_alloc(kPageBytes, kReadBytes), &std::free);
   if (buffer == nullptr) return "there is no memory to read it";
   for (;;) {
-    const ssize_t got = read(file.number(), buffer.get(), kReadBytes);
+    const ssize_t got = read(file.get(), buffer.get(), kReadBytes);
     if (got == 0) return std::nullopt;
     if (got < 0 && errno != EINTR) return ErrnoError(errno, "it cannot be read").message;
   }
@@ -80,12 +68,12 @@ using Files = std::map<std::string, std::optional<uint64_t>>;
 
 std::optional<std::string> WhyFileNotWhole(const stdfs::path& path, Depth depth, Files& files) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.number() < 0) return ErrnoError(errno, "it cannot be opened").message;
+  if (file.get() < 0) return ErrnoError(errno, "it cannot be opened").message;
   struct stat info = {};
-  if (fstat(file.number(), &info) != 0) return ErrnoError(errno, "it cannot be looked at").message;
+  if (fstat(file.get(), &info) != 0) return ErrnoError(errno, "it cannot be looked at").message;
   const auto size = static_cast<uint64_t>(info.st_size);
   files[path.filename().string()] = size;
-  const auto read = [&](uint64_t offset, size_t bytes) { return ReadAt(file.number(), offset, bytes); };
+  const auto read = [&](uint64_t offset, size_t bytes) { return ReadAt(file.get(), offset, bytes); };
   std::optional<std::string> why = retention::WhyCutShort(path.string(), size, read);
   if (!why && depth == Depth::kAllBytes) why = WhyUnreadable(path.string());
   return why;

@@ -11,26 +11,12 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/descriptor.h"
+
 namespace cairnfs::fuse {
 namespace {
 
 constexpr const char* kHelper = "fusermount3";
-
-class ScopedFd {
- public:
-  explicit ScopedFd(int fd = -1) : fd_(fd) {}
-  ~ScopedFd() { Reset(); }
-  ScopedFd(const ScopedFd&) = delete;
-  ScopedFd& operator=(const ScopedFd&) = delete;
-  void Reset(int fd = -1) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = fd;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 struct HelperResult {
   int exit_code;
@@ -62,7 +48,7 @@ Error HelperMissing(int error) {
 Result<HelperResult> RunHelper(const std::vector<std::string>& arguments, int inherited) {
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoError(errno, "pipe");
-  ScopedFd output(pipe_fds[0]), input(pipe_fds[1]);
+  Descriptor output(pipe_fds[0]), input(pipe_fds[1]);
 
   std::vector<char*> argv{const_cast<char*>(kHelper)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -84,7 +70,7 @@ Result<HelperResult> RunHelper(const std::vector<std::string>& arguments, int in
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return HelperMissing(error);
 
-  input.Reset();
+  input = Descriptor();
   HelperResult result{-1, ReadAll(output.get())};
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
@@ -119,11 +105,11 @@ int ReceiveDescriptor(int socket) {
 Result<int> FusermountMount(const std::string& mount_point, const std::vector<std::string>& options) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) return ErrnoError(errno, "socketpair");
-  ScopedFd ours(sockets[0]), theirs(sockets[1]);
+  Descriptor ours(sockets[0]), theirs(sockets[1]);
   std::string joined;
   for (const std::string& option : options) joined += (joined.empty() ? "" : ",") + option;
   CAIRNFS_ASSIGN_OR_RETURN(HelperResult result, RunHelper({"-o", joined, "--", mount_point}, theirs.get()));
-  theirs.Reset();
+  theirs = Descriptor();
   if (result.exit_code != 0) {
     return MakeError(ErrorCode::kPermission,
                      "not root, and fusermount3 refused to mount " + mount_point + ": " + result.said);

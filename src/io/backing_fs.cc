@@ -12,30 +12,13 @@
 #include <string>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/thread_annotations.h"
 
 namespace cairnfs::io {
 namespace {
 
 constexpr const char* kHugePagesOfTmpfs = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 Error FailureOf(int errno_value, const std::string& what) {
   Error error = ErrnoError(errno_value, "the memory for passthrough: " + what);
