@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace cairnfs::coherence {
-namespace {
-
-auto LockedThrough(uint64_t handle) {
-  return [handle](const FileLock& held) { return held.handle == handle; };
-}
-
-}  // namespace
 
 using Kind = LockOperation::Kind;
 
@@ -77,13 +70,6 @@ bool ClusterLocks::MayHoldOf(InodeId inode, uint64_t owner) const {
 bool ClusterLocks::MayHoldThrough(InodeId inode, uint64_t handle) const {
   MutexLock lock(mutex_);
   return MayHold(inode, LockedThrough(handle));
-}
-
-void ClusterLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) {
-  Request request;
-  request.inode = inode;
-  request.owner = owner;
-  Unlock(request, done);
 }
 
 void ClusterLocks::ReleaseHandle(InodeId inode, uint64_t handle) {

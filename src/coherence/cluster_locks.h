@@ -62,7 +62,6 @@ class ClusterLocks final : public FileLocks {
   // kNoSpace: they go as soon as the store has room.
   void Unlock(const Request& request, const Done<void>& done) override;
   void Test(const Request& request, Done<std::optional<Holder>> done) override;
-  void ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) override;
   void ReleaseHandle(InodeId inode, uint64_t handle) override;
   void NoteClosed(InodeId inode, uint64_t handle) override;
   bool AwaitsRelease(const Request& request) const override;

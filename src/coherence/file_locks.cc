@@ -23,6 +23,13 @@ FileLock FileLocks::LockOf(const Request& request, const cluster::NodeId& node) 
   return lock;
 }
 
+void FileLocks::ReleaseOwner(InodeId inode, uint64_t owner, const Done<void>& done) {
+  Request request;
+  request.inode = inode;
+  request.owner = owner;
+  Unlock(request, done);
+}
+
 void ClosingHandles::Note(uint64_t handle) { closed_at_[handle] = Clock::Now(); }
 
 bool ClosingHandles::MayFree(const std::vector<FileLock>& held, const FileLock& wanted) const {

@@ -72,7 +72,7 @@ class FileLocks {
   virtual void Test(const Request& request, Done<std::optional<Holder>> done) = 0;
 
   // A process closed a descriptor: its record locks on the file go. At once when it has none.
-  virtual void ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) = 0;
+  void ReleaseOwner(InodeId inode, uint64_t owner, const Done<void>& done);
   // The open file is gone, and what was locked through it. Later calls for the inode come after it.
   virtual void ReleaseHandle(InodeId inode, uint64_t handle) = 0;
 
@@ -87,6 +87,11 @@ class FileLocks {
   // The mount ends: waits end with kInterrupted, also later ones.
   virtual void EndWaits() = 0;
 };
+
+// For MayHold of both: what was locked through the open file.
+inline auto LockedThrough(uint64_t handle) {
+  return [handle](const FileLock& held) { return held.handle == handle; };
+}
 
 // Open files that were closed, as NoteClosed tells, and whose release may be on its way. Of one inode; not thread-safe.
 class ClosingHandles {

@@ -46,9 +46,7 @@ bool LocalLocks::MayHoldOf(InodeId inode, uint64_t owner) const {
   return MayHold(inode, [owner](const FileLock& held) { return IsRecord(held) && held.owner.number == owner; });
 }
 
-bool LocalLocks::MayHoldThrough(InodeId inode, uint64_t handle) const {
-  return MayHold(inode, [handle](const FileLock& held) { return held.handle == handle; });
-}
+bool LocalLocks::MayHoldThrough(InodeId inode, uint64_t handle) const { return MayHold(inode, LockedThrough(handle)); }
 
 void LocalLocks::ForgetIfEmpty(InodeId inode) {
   if (const auto found = inodes_.find(inode); found != inodes_.end() && found->second.empty()) inodes_.erase(found);
@@ -202,13 +200,6 @@ void LocalLocks::Unlock(const Request& request, const Done<void>& done) {
   done(Status());
 }
 
-void LocalLocks::ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) {
-  Request request;
-  request.inode = inode;
-  request.owner = owner;
-  Unlock(request, done);
-}
-
 void LocalLocks::ReleaseHandle(InodeId inode, uint64_t handle) {
   if (inode_count_ == 0) return;
   Answers answers;
@@ -228,8 +219,7 @@ void LocalLocks::NoteClosed(InodeId inode, uint64_t handle) {
   const auto found = inodes_.find(inode);
   if (found == inodes_.end()) return;
   const std::vector<FileLock>& held = found->second.held.held();
-  const bool holds = std::any_of(held.begin(), held.end(), [&](const FileLock& each) { return each.handle == handle; });
-  if (holds) found->second.closing.Note(handle);
+  if (std::any_of(held.begin(), held.end(), LockedThrough(handle))) found->second.closing.Note(handle);
 }
 
 // --- the ends of waits ---

@@ -34,7 +34,6 @@ class LocalLocks final : public FileLocks {
   void Cancel(InodeId inode, Ticket ticket) override;
   void Unlock(const Request& request, const Done<void>& done) override;
   void Test(const Request& request, Done<std::optional<Holder>> done) override;
-  void ReleaseOwner(InodeId inode, uint64_t owner, Done<void> done) override;
   void ReleaseHandle(InodeId inode, uint64_t handle) override;
   void NoteClosed(InodeId inode, uint64_t handle) override;
   bool AwaitsRelease(const Request&) const override { return false; }  // TryLock has waited for it
