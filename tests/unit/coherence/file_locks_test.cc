@@ -68,19 +68,8 @@ class FileLocksTest : public ::testing::TestWithParam<MakeWorld> {
  protected:
   FileLocks& locks() { return world_->locks(); }
 
-  static Request Posix(uint64_t owner, LockType type, uint64_t start = 0, uint64_t last = kLockOffsetMax) {
-    return {kFile, LockKind::kRecord, owner, owner, static_cast<uint32_t>(owner), type, start, last};
-  }
   static Request On(InodeId inode, Request request) {
     request.inode = inode;
-    return request;
-  }
-  static Request Flock(uint64_t handle, LockType type) {
-    Request request;
-    request.inode = kFile;
-    request.kind = LockKind::kFlock;
-    request.handle = handle;
-    request.type = type;
     return request;
   }
   Outcome Try(const Request& request) {

@@ -29,6 +29,19 @@ inline constexpr InodeId kFile{100};
 inline constexpr auto kSoon = std::chrono::seconds(60);  // what happens at all has happened by then
 inline constexpr auto kWhile = milliseconds(50);         // what should not happen is looked for so long
 
+inline Request Posix(uint64_t owner, LockType type, uint64_t start = 0, uint64_t last = kLockOffsetMax) {
+  return {kFile, LockKind::kRecord, owner, owner, static_cast<uint32_t>(owner), type, start, last};
+}
+
+inline Request Flock(uint64_t handle, LockType type) {
+  Request request;
+  request.inode = kFile;
+  request.kind = LockKind::kFlock;
+  request.handle = handle;
+  request.type = type;
+  return request;
+}
+
 // A store whose commits are counted, and which loses answers or has no room when it is told so. What was sent and not
 // answered runs at once, or later, or never; who commits it again, by its operation id, finds out, and then it does not
 // run later. While there is no room nobody finds out.
@@ -188,17 +201,6 @@ class LocksTest : public ::testing::Test {
     ASSERT_TRUE(hosts_[host].membership->Rejoin().ok());
   }
 
-  static Request Posix(uint64_t owner, LockType type, uint64_t start = 0, uint64_t last = kLockOffsetMax) {
-    return {kFile, LockKind::kRecord, owner, owner, static_cast<uint32_t>(owner), type, start, last};
-  }
-  static Request Flock(uint64_t handle, LockType type) {
-    Request request;
-    request.inode = kFile;
-    request.kind = LockKind::kFlock;
-    request.handle = handle;
-    request.type = type;
-    return request;
-  }
   Result<Outcome> TryResult(int host, const Request& request) {
     std::promise<Result<Outcome>> told;
     hosts_[host].locks->TryLock(request, [&](Result<Outcome> outcome) { told.set_value(std::move(outcome)); });
