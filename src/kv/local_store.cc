@@ -13,9 +13,6 @@ namespace {
 Failpoint flush_begin("kv.flush_begin", Failpoint::Kind::kKill);
 Failpoint flush_done("kv.flush_done", Failpoint::Kind::kKill);
 
-// Memory of a map node beside the bytes of key and value, roughly.
-constexpr size_t kEntryOverheadBytes = 128;
-
 // For 30,000 to 50,000 keys: so a directory of 10,000 files is listed, and removed, without reads of RocksDB.
 constexpr size_t kReadCacheBytes = 16 * kMiB;
 
@@ -82,17 +79,6 @@ const LocalKvStore::Value* LocalKvStore::FindInLayers(std::string_view key) cons
   return nullptr;
 }
 
-void LocalKvStore::PutInLayer(Layer& layer, size_t& bytes, const KvWrite& write, uint64_t revision) {
-  auto [entry, is_new] = layer.try_emplace(write.key);
-  if (is_new) {
-    bytes += write.key.size() + kEntryOverheadBytes;
-  } else if (entry->second.value) {
-    bytes -= entry->second.value->size();
-  }
-  entry->second = Value{revision, write.value};
-  if (write.value) bytes += write.value->size();
-}
-
 LocalKvStore::LocalKvStore(KvEngine& engine) : engine_(engine), cache_(kReadCacheBytes) {}
 
 Result<ReadCache::Known> LocalKvStore::ReadPastLayers(std::string_view key, uint64_t cache_epoch) {
@@ -125,24 +111,6 @@ Result<std::optional<KvEntry>> LocalKvStore::Get(const Context&, std::string_vie
 
 KvLimits LocalKvStore::limits() const {
   return KvLimits{.operations_per_transaction_max = 1 << 16, .transaction_bytes_max = 64 << 20};
-}
-
-bool LocalKvStore::Freeze() {
-  std::unique_lock lock(mutex_);
-  if (active_.empty()) return false;
-  assert(!has_frozen_);
-  frozen_.swap(active_);
-  frozen_bytes_ = std::exchange(active_bytes_, 0);
-  has_frozen_ = true;
-  return true;
-}
-
-void LocalKvStore::BeginFrozen() {
-  std::unique_lock lock(mutex_);
-  assert(!has_frozen_);
-  frozen_.swap(active_);
-  frozen_bytes_ = std::exchange(active_bytes_, 0);
-  has_frozen_ = true;
 }
 
 void LocalKvStore::CommitLate(const std::vector<KvWrite>& writes) {

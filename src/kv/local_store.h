@@ -4,6 +4,8 @@
 // Freeze() turns the active layer into the *frozen* one and starts a new active layer; FlushFrozen() writes the frozen
 // layer to the engine as one synced, atomic batch. So what survives a crash is always a prefix of the commits, cut at a
 // Freeze; the caller of FlushFrozen decides what must be durable before it (the data that the layer names).
+// A freeze point divides the active layer: BeginFrozenToPoint() freezes what was committed before the first one. For
+// that the store keeps what commits after a point overwrite.
 // In between, CommitLate() adds blind puts to the frozen layer: state that belongs to the time before the freeze but
 // was worked out after it (the recipe of a file whose bytes were still being hashed).
 //
@@ -54,6 +56,16 @@ class LocalKvStore final : public KvStore {
   void CommitLate(const std::vector<KvWrite>& writes);
   // As Freeze, but makes a frozen layer even when nothing was committed, so that CommitLate may be called.
   void BeginFrozen();
+
+  // What was committed until now may be frozen without what is committed later. Freeze and BeginFrozen, which take all,
+  // drop the freeze points.
+  void AddFreezePoint();
+  // As BeginFrozen, but takes what was committed before the first freeze point alone, and drops that. It looks at the
+  // whole active layer. REQUIRES: there is one, and no layer is frozen.
+  void BeginFrozenToPoint();
+  // REQUIRES: index < freeze_points(). The first has index 0.
+  void DropFreezePoint(size_t index);
+  size_t freeze_points() const;
   // Writes the frozen layer, synced, and drops it. On failure the layer stays frozen and readable, and the call may be
   // repeated (after kNoSpace) or will fail again (kFailed).
   Status FlushFrozen();
@@ -105,11 +117,15 @@ class LocalKvStore final : public KvStore {
   WatchedBefore ReadWatched(const std::vector<KvWrite>& writes);
   const Watcher* WatcherOf(const KvWrite& write) const;  // null: none
 
-  // These six: REQUIRES (unchecked): mutex_ is held, exclusively where they are not const.
+  // Those of this paragraph: REQUIRES (unchecked): mutex_ is held, exclusively where they are not const.
   const Value* FindInLayers(std::string_view key) const;
   const uint64_t* FindOperation(const std::string& operation_id) const;
   bool LayersChangedSince(std::string_view begin, std::string_view end, uint64_t revision) const;
+  static size_t BytesOf(std::string_view key, const Value& value);  // roughly
   static void PutInLayer(Layer& layer, size_t& bytes, const KvWrite& write, uint64_t revision);
+  void PutInActive(const KvWrite& write);  // at revision_
+  void FreezeAll();
+  void DropFreezePointLocked(size_t index);
   uint64_t Apply(const Transaction& transaction);
   void TellWatcher(const std::vector<KvWrite>& writes, const WatchedBefore& before, uint64_t revision);
 
@@ -150,8 +166,15 @@ class LocalKvStore final : public KvStore {
   bool is_flushing_ = false;
   uint64_t revision_ = 0;
   uint64_t engine_epoch_ = 0;  // counts the moments at which reads past the layers began to see other values
-  size_t active_bytes_ = 0;
+  size_t active_bytes_ = 0;    // with those of freeze_points_
   size_t frozen_bytes_ = 0;
+  // In order of revision. What the active layer had at one of them, of a key that it has a later value for now: the
+  // value that has the greatest revision up to the point's, in the `older` of this point or of one behind it.
+  struct FreezePoint {
+    uint64_t revision;  // of the last commit before it
+    Layer older;        // what was overwritten while it was the last point
+  };
+  std::deque<FreezePoint> freeze_points_;
   std::deque<std::string> operation_order_;  // kOperationsRemembered at most
   std::unordered_map<std::string, uint64_t> operations_;
   std::map<char, Watcher> watchers_;

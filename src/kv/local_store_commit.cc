@@ -110,7 +110,7 @@ std::optional<bool> LocalKvStore::StillHolds(const Transaction& transaction, con
 
 uint64_t LocalKvStore::Apply(const Transaction& transaction) {
   if (!transaction.writes.empty()) ++revision_;
-  for (const KvWrite& write : transaction.writes) PutInLayer(active_, active_bytes_, write, revision_);
+  for (const KvWrite& write : transaction.writes) PutInActive(write);
   if (!transaction.operation_id.empty()) {
     operations_[transaction.operation_id] = revision_;
     operation_order_.push_back(transaction.operation_id);

@@ -1,5 +1,7 @@
 // Random transactions against a std::map, on every setup; and the two engines against each other.
+#include <deque>
 #include <map>
+#include <utility>
 
 #include "support.h"
 
@@ -143,31 +145,80 @@ TEST_P(KvModel, RandomTransactions) {
   EXPECT_EQ(ToMap(Must(store.Range({}, "", "", 0))), model.map());
 }
 
+// A store beside models of it: as it is, at its freeze points, as frozen, and on the disk.
+class FrozenInParts {
+ public:
+  FrozenInParts(Generator& generator, Model& model) : generator_(generator), model_(model), durable_(model) {}
+
+  void Step(LocalKvStore& store) {
+    const Transaction transaction = generator_.NextTransaction(model_);
+    ASSERT_EQ(store.Commit({}, transaction).ok(), model_.Commit(transaction).has_value());
+    ChangePoints(store);
+    if (!frozen_ && generator_.Below(6) == 0) {
+      Freeze(store);
+    } else if (frozen_ && generator_.Below(3) == 0) {
+      MustSucceed(store.FlushFrozen());
+      durable_ = *std::exchange(frozen_, std::nullopt);
+    }
+    ASSERT_EQ(store.freeze_points(), points_.size());
+    ASSERT_EQ(ToMap(Must(store.Range({}, "", "", 0))), model_.map());
+    ASSERT_EQ(store.UnflushedBytes() == 0, !store.HasUnflushed());
+  }
+
+  const Model& durable() const { return durable_; }
+  int frozen_to_point() const { return frozen_to_point_; }
+
+ private:
+  void ChangePoints(LocalKvStore& store) {
+    if (generator_.Below(3) == 0) {
+      store.AddFreezePoint();
+      points_.push_back(model_);
+    }
+    if (!points_.empty() && generator_.Below(6) == 0) {
+      const size_t index = generator_.Below(points_.size());
+      store.DropFreezePoint(index);
+      points_.erase(points_.begin() + static_cast<ptrdiff_t>(index));
+    }
+  }
+
+  void Freeze(LocalKvStore& store) {
+    if (points_.empty() || generator_.Below(6) == 0) {
+      if (store.Freeze()) frozen_ = model_;
+      if (frozen_) points_.clear();
+      return;
+    }
+    store.BeginFrozenToPoint();
+    frozen_ = points_.front();
+    points_.pop_front();
+    frozen_to_point_++;
+  }
+
+  Generator& generator_;
+  Model& model_;
+  Model durable_;
+  std::optional<Model> frozen_;
+  std::deque<Model> points_;
+  int frozen_to_point_ = 0;
+};
+
 // A store that is dropped unflushed comes back as it was at one of its flushes: a prefix of the commits.
 TEST(KvCrash, LeavesThePrefixUpToTheLastFlush) {
   Generator generator(TestSeed());
   TemporaryDirectory directory;
+  int frozen_to_point = 0;
   for (bool rocks : {false, true}) {
     std::unique_ptr<KvEngine> engine = rocks ? MustOpenRocks(directory.path() + "/db") : OpenMemoryEngine();
     Model model;
     for (int round = 0; round < 40; ++round) {
       std::unique_ptr<LocalKvStore> store = Must(LocalKvStore::Open(*engine));
       ASSERT_EQ(ToMap(Must(store->Range({}, "", "", 0))), model.map());
-      Model durable = model, frozen = model;
-      bool is_frozen = false;
-      for (uint64_t step = generator.Below(60); step > 0; --step) {
-        Transaction transaction = generator.NextTransaction(model);
-        ASSERT_EQ(store->Commit({}, transaction).ok(), model.Commit(transaction).has_value());
-        if (!is_frozen && generator.Below(6) == 0) {
-          is_frozen = store->Freeze();
-          frozen = model;
-        } else if (is_frozen && generator.Below(3) == 0) {
-          MustSucceed(store->FlushFrozen());
-          is_frozen = false;
-          durable = frozen;
-        }
+      FrozenInParts parts(generator, model);
+      for (uint64_t step = generator.Below(120); step > 0; --step) {
+        parts.Step(*store);
+        if (HasFatalFailure()) return;
       }
-      model = durable;
+      frozen_to_point += parts.frozen_to_point();
+      model = parts.durable();
       store.reset();
       if (rocks && round % 4 == 0) {
         engine.reset();
@@ -180,6 +231,7 @@ TEST(KvCrash, LeavesThePrefixUpToTheLastFlush) {
       while (model.revision() < revision) model.Commit(Transaction().Delete("none"));
     }
   }
+  EXPECT_GT(frozen_to_point, 50);
 }
 
 TEST(KvEngines, AgreeOnRandomOperations) {
