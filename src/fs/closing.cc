@@ -97,16 +97,19 @@ void LocalClosing::Close(const HandlePtr& handle, const Descriptor& closed, cons
   // Each dup, fork and exec closes descriptors. Of a file that its parent writes on that is no close.
   const bool is_close = handle->flags.write && (!is_new || MayHaveWritten(*handle, caller));
   Status status;
+  uint64_t closed_bytes = 0;
   {
     MutexLock lock(inode->mutex);
     status = TakeError(inode, *handle);
     Content* content = inode->content.get();
     if (is_close && content != nullptr && content->changed) {
+      if (!content->must_publish) closed_bytes = content->UnsavedBytes();
       content->must_publish = true;
       if (content->barriers_waiting == 0) at_.streams.CutClosed(inode);
     }
     if (status.ok() && handle->flags.write) status = CheckDisk(inode);
   }
+  if (closed_bytes > 0) at_.rounds.NoteClosed(closed_bytes);
   if (!at_.locks.MayHoldOf(inode->id, closed.lock_owner)) return done(status);
   at_.locks.ReleaseOwner(inode->id, closed.lock_owner, [done, status](const Status&) { done(status); });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <unordered_set>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -77,19 +78,71 @@ uint64_t DirtyFiles::RecordBytesMax() const { return count_ * kRecordBytesMax; }
 
 void DirtyFiles::ClearTaken() {
   count_ -= taken_.size();
+  MutexLock lock(mutex_);
   taken_.clear();
 }
 
 bool DirtyFiles::empty() const {
   MutexLock lock(mutex_);
-  return dirty_.empty();
+  return dirty_.empty() && freeze_points_.empty();
+}
+
+bool DirtyFiles::IsReady(const Inode& inode) const {
+  const Content& content = *inode.content;
+  return content.must_publish || inode.write_open_count == 0 || content.pins.size() > kPinsMax;
+}
+
+void DirtyFiles::AddFreezePoint() {
+  std::vector<InodePtr> dirty, taken;
+  {
+    MutexLock lock(mutex_);
+    dirty = dirty_;
+    taken = taken_;
+  }
+  std::unordered_set<InodePtr> closed;
+  for (const InodePtr& inode : dirty) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed || !IsReady(*inode)) continue;
+    inode->content->must_publish = true;
+    closed.insert(inode);
+  }
+  // What was closed since the round took its file over comes after that.
+  std::vector<InodePtr> files;
+  for (const InodePtr& inode : taken) {
+    MutexLock lock(inode->mutex);
+    if (!inode->content || !inode->content->changed || !inode->content->must_publish) continue;
+    table_.Hold(inode->id);
+    files.push_back(inode);
+  }
+  count_ += files.size();
+  MutexLock lock(mutex_);
+  const auto is_open = [&closed](const InodePtr& inode) { return !closed.contains(inode); };
+  const auto first_closed = std::stable_partition(dirty_.begin(), dirty_.end(), is_open);
+  files.insert(files.end(), first_closed, dirty_.end());
+  dirty_.erase(first_closed, dirty_.end());
+  freeze_points_.push_back(std::move(files));
+}
+
+void DirtyFiles::DropFreezePoint(size_t index) {
+  MutexLock lock(mutex_);
+  assert(index < freeze_points_.size());
+  const auto files = freeze_points_.begin() + static_cast<ptrdiff_t>(index);
+  auto& next = index + 1 == freeze_points_.size() ? dirty_ : *(files + 1);
+  next.insert(next.begin(), files->begin(), files->end());
+  freeze_points_.erase(files);
 }
 
 std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
   std::vector<InodePtr> dirty, left_out, gone;
   {
     MutexLock lock(mutex_);
-    dirty.swap(dirty_);
+    assert((which == Which::kToPoint) == !freeze_points_.empty());
+    if (which == Which::kToPoint) {
+      dirty = std::move(freeze_points_.front());
+      freeze_points_.pop_front();
+    } else {
+      dirty.swap(dirty_);
+    }
   }
   for (const InodePtr& inode : dirty) {
     MutexLock lock(inode->mutex);
@@ -99,14 +152,13 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
       continue;
     }
     Content& content = *inode->content;
-    const bool is_ready = content.must_publish || inode->write_open_count == 0 || content.pins.size() > kPinsMax;
     if (table_.IsGone(inode)) {
       // It went before this freeze: nobody is to see it any more.
       streams_.Discard(inode);
       content.pins.clear();
       content.changed = false;
       gone.push_back(inode);
-    } else if (which == Which::kAll || is_ready) {
+    } else if (which != Which::kClosed || IsReady(*inode)) {
       content.in_round = true;
       content.round_size = content.size;
       content.must_publish = false;
@@ -116,9 +168,9 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
     }
   }
   count_ -= gone.size();
-  has_left_out_ = !left_out.empty();
   MutexLock lock(mutex_);
   dirty_.insert(dirty_.end(), left_out.begin(), left_out.end());
+  has_left_out_ = !dirty_.empty() || !freeze_points_.empty();
   return gone;
 }
 
@@ -148,21 +200,26 @@ std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
   }
   // Bytes and recipes that have no space must not hold up the names: among them are the deletions that make space.
   std::vector<Undrained> undrained;
-  std::erase_if(taken_, [&](const InodePtr& inode) {
+  std::vector<InodePtr> kept;
+  for (const InodePtr& inode : taken_) {
     Status drained = WaitDrained(inode);
-    if (drained.ok()) return false;
-    if (DiscardIfGone(inode)) {
+    if (!drained.ok() && DiscardIfGone(inode)) {
       count_--;
-      return true;
+      continue;
     }
+    kept.push_back(inode);
+    if (drained.ok()) continue;
     shortage = drained.error();
     bytes_lacked = true;
     undrained.push_back({inode, drained.error()});
     MutexLock lock(inode->mutex);
     inode->content->round_size = 0;
     inode->content->must_publish = true;  // by the next round, whoever has it open
-    return false;
-  });
+  }
+  {
+    MutexLock lock(mutex_);
+    taken_.swap(kept);
+  }
   round_drained.Pass();
   return undrained;
 }

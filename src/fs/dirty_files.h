@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -34,9 +35,20 @@ class DirtyFiles {
   std::map<InodeId, Error> Failed() EXCLUDES_LOCK(mutex_);
   void NoteFailed(InodeId inode) EXCLUDES_LOCK(mutex_);
 
+  // On one host, where names are frozen in their order. REQUIRES (unchecked): no operation on names runs, nor do
+  // TakeOver and the other of these two. docs/architecture.md says what freeze points are for.
+
+  void AddFreezePoint();
+  // The files of the point are those of the next one, or of none. REQUIRES: there is such a point.
+  void DropFreezePoint(size_t index) EXCLUDES_LOCK(mutex_);
+
   // The thread that runs the round.
 
-  enum class Which { kAll, kClosed };  // kClosed: also those with must_publish, or with many unpublished chunks
+  enum class Which {
+    kAll,
+    kClosed,   // also those with must_publish, or with many unpublished chunks
+    kToPoint,  // what kClosed would have taken at the first freeze point; where there is none: kClosed
+  };
   // Takes over the files of the round. Returns files that need no publish any more: the caller calls Unhold on them
   // when no operation waits for the round.
   std::vector<InodePtr> TakeOver(Which which);
@@ -67,6 +79,7 @@ class DirtyFiles {
   std::atomic<uint64_t> counted_revision{0};
 
  private:
+  bool IsReady(const Inode& inode) const REQUIRES_LOCK(inode.mutex);
   bool DiscardIfGone(const InodePtr& inode);
   std::optional<Error> WhyFailed(InodeId id) EXCLUDES_LOCK(mutex_);
 
@@ -77,10 +90,11 @@ class DirtyFiles {
 
   mutable Mutex mutex_;  // after inodes' and that of the rounds
   std::vector<InodePtr> dirty_ GUARDED_BY(mutex_);
-  std::set<InodeId> failed_ GUARDED_BY(mutex_);  // and perhaps published or dropped since
+  std::deque<std::vector<InodePtr>> freeze_points_ GUARDED_BY(mutex_);  // of each its files, which `dirty_` lacks
+  std::set<InodeId> failed_ GUARDED_BY(mutex_);                         // and perhaps published or dropped since
 
-  std::vector<InodePtr> taken_;   // the round's
-  bool has_left_out_ = false;     // files that are still written
+  std::vector<InodePtr> taken_;   // the round's, which changes it with the lock held
+  bool has_left_out_ = false;     // files that are still written, or were closed after the first freeze point
   std::atomic<size_t> count_{0};  // of both
 };
 

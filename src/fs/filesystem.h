@@ -118,6 +118,7 @@ struct FsOptions {
   bool update_atime = true;                         // like relatime; false: noatime, read-only mounts
   unsigned worker_threads = 0;                      // cutting, hashing, storing; 0: as many as cores, 2 at least
   unsigned waiting_threads = 16;                    // operations that wait on chunks
+  uint64_t freeze_step_bytes = 8 * kMiB;            // on one host: a freeze point after so many bytes of closed files
   unsigned flush_interval_ms = 1000;                // a sync round at least this often while something is not durable
   unsigned commit_wait_seconds_max = 600;  // a directory rename waits no longer; then it fails with kUnavailable
   unsigned metadata_wait_ms = 600'000;     // in a cluster: how long what needs a session waits for the next one

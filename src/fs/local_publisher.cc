@@ -30,6 +30,9 @@ constexpr size_t kUnflushedShareOfFree = 16;
 // A round of so little is run by the thread that asks for it: it takes some milliseconds.
 constexpr uint64_t kBytesRunOnCallerMax = 8 * kMiB;
 
+// So what a round takes, where points are used, is an eighth to a quarter of what waits.
+constexpr size_t kFreezePointsMax = 8;
+
 size_t UnflushedBytesMax(const store::LocalChunkStore& chunks) {
   return std::clamp<uint64_t>(chunks.DiskFreeBytes() / kUnflushedShareOfFree, kUnflushedBytesMin, kUnflushedBytesMax);
 }
@@ -68,11 +71,50 @@ bool LocalPublisher::IsDiskFailure(const Error& error) const {
          error.code == ErrorCode::kExhausted || error.code == ErrorCode::kPermission;  // it went read-only
 }
 
+bool LocalPublisher::NoteClosed(uint64_t bytes) {
+  MutexLock lock(points_mutex_);
+  const bool was_enough = closed_bytes_ >= step_bytes_;
+  closed_bytes_ += bytes;
+  return !was_enough && closed_bytes_ >= step_bytes_;
+}
+
+void LocalPublisher::AddFreezePoint() {
+  MutexLock turn(turnstile_);
+  std::unique_lock gate(gate_);
+  MutexLock lock(points_mutex_);
+  closed_bytes_ = 0;
+  if (kv_.freeze_points() == kFreezePointsMax) {
+    for (size_t i = kFreezePointsMax; i >= 2; i -= 2) DropFreezePoint(i - 2);
+    step_bytes_ *= 2;
+  }
+  kv_.AddFreezePoint();
+  files_.AddFreezePoint();
+}
+
+void LocalPublisher::DropFreezePoint(size_t index) {
+  kv_.DropFreezePoint(index);
+  files_.DropFreezePoint(index);
+}
+
+void LocalPublisher::DropFreezePoints() {
+  MutexLock lock(points_mutex_);
+  while (HasFreezePoint()) DropFreezePoint(0);
+  step_bytes_ = step_bytes_min_;
+}
+
 std::vector<InodePtr> LocalPublisher::Freeze(DirtyFiles::Which which) {
   MutexLock turn(turnstile_);
   std::unique_lock gate(gate_);
   if (files_.empty() && !kv_.HasUnflushed()) return {};
-  kv_.BeginFrozen();
+  if (which == DirtyFiles::Which::kToPoint && !HasFreezePoint()) which = DirtyFiles::Which::kClosed;
+  if (which == DirtyFiles::Which::kToPoint) {
+    kv_.BeginFrozenToPoint();
+    MutexLock lock(points_mutex_);
+    if (!HasFreezePoint()) step_bytes_ = step_bytes_min_;
+  } else {
+    DropFreezePoints();
+    kv_.BeginFrozen();
+  }
   is_open_ = true;
   return files_.TakeOver(which);
 }

@@ -1,5 +1,6 @@
 // LocalPublisher: the rounds of a host alone. Names and records are written to memory first; a round freezes them,
 // drains the files, syncs the chunks, and flushes what was frozen.
+// Where the disk is slow, what waits is too much for one round: then a round takes what was done before a freeze point.
 //
 // Invariant: what FlushFrozen writes names only chunks that ChunkStore::Sync has made durable before, and holds for
 // each file changed before the freeze a record with every byte accepted before it.
@@ -18,14 +19,19 @@ namespace cairnfs::fs {
 class LocalPublisher final : public Publisher {
  public:
   // All outlive it.
-  LocalPublisher(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, DirtyFiles& files, InodeTable& table)
-      : kv_(kv), chunks_(chunks), files_(files), table_(table) {}
+  LocalPublisher(kv::LocalKvStore& kv, store::LocalChunkStore& chunks, DirtyFiles& files, InodeTable& table,
+                 uint64_t freeze_step_bytes)
+      : kv_(kv), chunks_(chunks), files_(files), table_(table), step_bytes_min_(freeze_step_bytes) {}
 
   void BeginOperation() override;
   void EndOperation() override { gate_.unlock_shared(); }
   Admission Admit(NameChange change) const override;
   bool AdmitsWhileFailing(NameChange change) const override;
   bool HasUnflushedNames() const override;
+  bool NoteClosed(uint64_t bytes) override;
+  void AddFreezePoint() override;
+  void DropFreezePoints() override;
+  bool HasFreezePoint() const override { return kv_.freeze_points() > 0; }
   uint64_t UnwrittenBytes() const override { return kv_.UnflushedBytes() + files_.RecordBytesMax(); }
   bool MayRunOnCaller() const override;
   bool IsDiskFailure(const Error& error) const override;
@@ -46,6 +52,7 @@ class LocalPublisher final : public Publisher {
     std::vector<store::ChunkPin> pins;  // given up once the records that name the chunks can be read
     std::vector<InodePtr> whole;        // of which all is in the record
   };
+  void DropFreezePoint(size_t index) REQUIRES_LOCK(points_mutex_);
   std::vector<InodePtr> Freeze(DirtyFiles::Which which);
   Status Publish(const InodePtr& inode, uint64_t round_number, Batch& batch);
   void PublishTaken(uint64_t round_number);
@@ -58,6 +65,11 @@ class LocalPublisher final : public Publisher {
   // A freeze takes the gate exclusively. The turnstile keeps a stream of operations from shutting a freeze out.
   Mutex turnstile_;
   std::shared_mutex gate_;
+
+  const uint64_t step_bytes_min_;  // of closed files between two freeze points
+  Mutex points_mutex_;             // after inodes'; that the store and the files have the same freeze points
+  uint64_t step_bytes_ GUARDED_BY(points_mutex_) = step_bytes_min_;
+  uint64_t closed_bytes_ GUARDED_BY(points_mutex_) = 0;  // since the last freeze point
 
   std::atomic<bool> is_open_{false};  // set by the thread that runs the round
 

@@ -76,6 +76,10 @@ void SyncRounds::LetInPostponed() {
   }
 }
 
+void SyncRounds::NoteClosed(uint64_t bytes) {
+  if (at_.publisher.NoteClosed(bytes)) at_.waiters.Post([this] { at_.publisher.AddFreezePoint(); });
+}
+
 void SyncRounds::AddOrphan(const InodePtr& inode) {
   MutexLock lock(mutex_);
   orphans_.push_back(inode->id);
@@ -244,12 +248,19 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
   const auto is_for_open = [takes_closed_first](const Waiter& waiter) {
     return takes_closed_first ? waiter.scope == Scope::kAll : waiter.scope != Scope::kClosed;
   };
+  const bool is_portion = waiters.empty() && at_.publisher.HasFreezePoint();
   const bool takes_all = std::any_of(waiters.begin(), waiters.end(), is_for_open);
   const bool is_awaited = std::any_of(waiters.begin(), waiters.end(), is_for_all);
+  while (at_.files.closed_go_first && at_.publisher.HasFreezePoint()) {
+    if (!RunOnce(DirtyFiles::Which::kToPoint, is_awaited).ok()) break;
+  }
   if (takes_all && at_.files.closed_go_first) {
     static_cast<void>(RunOnce(DirtyFiles::Which::kClosed, is_awaited));  // what fails the next one meets, and tells
   }
-  const Status flushed = RunOnce(takes_all ? DirtyFiles::Which::kAll : DirtyFiles::Which::kClosed, is_awaited);
+  const auto which = takes_all    ? DirtyFiles::Which::kAll
+                     : is_portion ? DirtyFiles::Which::kToPoint
+                                  : DirtyFiles::Which::kClosed;
+  const Status flushed = RunOnce(which, is_awaited);
   Status status = flushed;
   if (status.ok() && at_.files.loss) status = at_.files.loss->WithContext("bytes of a file are lost");
   if (status.ok() && at_.files.shortage) status = *at_.files.shortage;
@@ -257,6 +268,7 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
   {
     MutexLock lock(mutex_);
     running_ = false;
+    kicked_ |= is_portion;  // the rest comes at once
     NoteOutcome(flushed, status);
   }
   LetInPostponed();

@@ -57,6 +57,10 @@ class SyncRounds {
 
   // The inode's content differs from its record now. REQUIRES (unchecked): an Operation is held.
   void AddChanged(const InodePtr& inode) REQUIRES_LOCK(inode->mutex) { at_.files.Add(inode); }
+  // A file was closed that has so many bytes that are not in a record. Any thread; waits for nothing.
+  void NoteClosed(uint64_t bytes);
+  // As Publisher::DropFreezePoints.
+  void DropFreezePoints() { at_.publisher.DropFreezePoints(); }
   // The inode has no link and no user. It is removed before the next freeze.
   void AddOrphan(const InodePtr& inode);
 

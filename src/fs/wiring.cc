@@ -195,7 +195,8 @@ LocalFileSystem::LocalFileSystem(const FileSystem::Parts& the_parts, const FsOpt
   policies = std::make_unique<Policies>(Policies::Parts{parts.names, parts.kv}, Policies::Self{});
   MakeTickets(parts.kv, {});
   calls = std::make_unique<LocalCalls>(*waiters);
-  MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table));
+  MakeRounds(std::make_unique<LocalPublisher>(*parts.local_kv, parts.local_chunks, *dirty_files, table,
+                                              options.freeze_step_bytes));
   MakeContents(std::make_unique<LocalRecords>(parts),
                std::make_unique<Collector>(
                    std::make_unique<LocalCollection>(parts.kv, parts.local_chunks, *rounds, this->options),

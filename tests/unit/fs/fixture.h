@@ -53,6 +53,7 @@ inline meta::CreateParams WithMode(uint32_t mode) {
 class FullableEngine final : public kv::KvEngine {
  public:
   std::atomic<bool> full{false};
+  std::atomic<int> writes_until_full{-1};                // below zero: none of them makes it full
   Status verified;                                       // what is found on its disk
   std::atomic<bool> index_unreadable{false};             // the chunk index's part of it: nothing can be put
   std::atomic<int> name_scans_until_hold{-1};            // below zero: never
@@ -87,6 +88,7 @@ class FullableEngine final : public kv::KvEngine {
   Status Write(const std::vector<kv::EngineWrite>& writes, kv::WriteMode mode) override {
     writes_total++;
     written_keys_total += writes.size();
+    if (writes_until_full-- == 0) full = true;
     if (full) return MakeError(ErrorCode::kNoSpace, "the disk is full");
     return memory_->Write(writes, mode);
   }
