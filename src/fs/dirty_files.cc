@@ -85,7 +85,7 @@ bool DirtyFiles::empty() const {
   return dirty_.empty();
 }
 
-std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
+std::vector<InodePtr> DirtyFiles::TakeOver(const Selection& selection) {
   std::vector<InodePtr> dirty, left_out, gone;
   {
     MutexLock lock(mutex_);
@@ -106,7 +106,7 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
       content.pins.clear();
       content.changed = false;
       gone.push_back(inode);
-    } else if (which == Which::kAll || is_ready) {
+    } else if (selection.which == Which::kAll || is_ready) {
       content.in_round = true;
       content.round_size = content.size;
       content.must_publish = false;

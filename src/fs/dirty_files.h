@@ -37,9 +37,12 @@ class DirtyFiles {
   // The thread that runs the round.
 
   enum class Which { kAll, kClosed };  // kClosed: also those with must_publish, or with many unpublished chunks
-  // Takes over the files of the round. Returns files that need no publish any more: the caller calls Unhold on them
-  // when no operation waits for the round.
-  std::vector<InodePtr> TakeOver(Which which);
+  struct Selection {
+    Which which = Which::kAll;
+  };
+  // Takes over the files of the round, in the order in which they were changed. Returns files that need no publish any
+  // more: the caller calls Unhold on them when no operation waits for the round.
+  std::vector<InodePtr> TakeOver(const Selection& selection);
   const std::vector<InodePtr>& taken() const { return taken_; }
   void ClearTaken();
   struct Undrained {

@@ -68,17 +68,17 @@ bool LocalPublisher::IsDiskFailure(const Error& error) const {
          error.code == ErrorCode::kExhausted || error.code == ErrorCode::kPermission;  // it went read-only
 }
 
-std::vector<InodePtr> LocalPublisher::Freeze(DirtyFiles::Which which) {
+std::vector<InodePtr> LocalPublisher::Freeze(const DirtyFiles::Selection& selection) {
   MutexLock turn(turnstile_);
   std::unique_lock gate(gate_);
   if (files_.empty() && !kv_.HasUnflushed()) return {};
   kv_.BeginFrozen();
   is_open_ = true;
-  return files_.TakeOver(which);
+  return files_.TakeOver(selection);
 }
 
-void LocalPublisher::Open(DirtyFiles::Which which) {
-  for (const InodePtr& inode : Freeze(which)) table_.Unhold(inode);
+void LocalPublisher::Open(const DirtyFiles::Selection& selection) {
+  for (const InodePtr& inode : Freeze(selection)) table_.Unhold(inode);
 }
 
 Status LocalPublisher::Publish(const InodePtr& inode, uint64_t round_number, Batch& batch) {

@@ -36,7 +36,7 @@ class LocalPublisher final : public Publisher {
   }
 
   Status ResolveDoubt() override { return {}; }
-  void Open(DirtyFiles::Which which) override;
+  void Open(const DirtyFiles::Selection& selection) override;
   Status Finish(const Round& round) override;
   void Stop() override;
 
@@ -46,7 +46,7 @@ class LocalPublisher final : public Publisher {
     std::vector<store::ChunkPin> pins;  // given up once the records that name the chunks can be read
     std::vector<InodePtr> whole;        // of which all is in the record
   };
-  std::vector<InodePtr> Freeze(DirtyFiles::Which which);
+  std::vector<InodePtr> Freeze(const DirtyFiles::Selection& selection);
   Status Publish(const InodePtr& inode, uint64_t round_number, Batch& batch);
   void PublishTaken(uint64_t round_number);
 

@@ -45,7 +45,7 @@ class Publisher {
   // Finds out what became of transactions whose answers were lost. No round goes on before that is known.
   virtual Status ResolveDoubt() = 0;
   // Takes over what was changed before the call.
-  virtual void Open(DirtyFiles::Which which) = 0;
+  virtual void Open(const DirtyFiles::Selection& selection) = 0;
   struct Round {
     uint64_t number;  // of those that were finished
     bool is_awaited;  // by a sync point

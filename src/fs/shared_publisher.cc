@@ -40,10 +40,10 @@ Status SharedPublisher::ResolveDoubt() {
   return {};
 }
 
-void SharedPublisher::Open(DirtyFiles::Which which) {
+void SharedPublisher::Open(const DirtyFiles::Selection& selection) {
   if (at_.files.empty()) return;
   is_open_ = true;
-  for (const InodePtr& inode : at_.files.TakeOver(which)) at_.table.Unhold(inode);
+  for (const InodePtr& inode : at_.files.TakeOver(selection)) at_.table.Unhold(inode);
 }
 
 // Before chunks are waited for: should this host end meanwhile, others know that the file is not what was closed.

@@ -53,7 +53,7 @@ class SharedPublisher final : public Publisher {
   bool is_open() const override { return is_open_; }
 
   Status ResolveDoubt() override;
-  void Open(DirtyFiles::Which which) override;
+  void Open(const DirtyFiles::Selection& selection) override;
   Status Finish(const Round& round) override;
   void Stop() override {}
 

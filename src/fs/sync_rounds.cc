@@ -247,9 +247,9 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
   const bool takes_all = std::any_of(waiters.begin(), waiters.end(), is_for_open);
   const bool is_awaited = std::any_of(waiters.begin(), waiters.end(), is_for_all);
   if (takes_all && at_.files.closed_go_first) {
-    static_cast<void>(RunOnce(DirtyFiles::Which::kClosed, is_awaited));  // what fails the next one meets, and tells
+    static_cast<void>(RunOnce({DirtyFiles::Which::kClosed}, is_awaited));  // what fails the next one meets, and tells
   }
-  const Status flushed = RunOnce(takes_all ? DirtyFiles::Which::kAll : DirtyFiles::Which::kClosed, is_awaited);
+  const Status flushed = RunOnce({takes_all ? DirtyFiles::Which::kAll : DirtyFiles::Which::kClosed}, is_awaited);
   Status status = flushed;
   if (status.ok() && at_.files.loss) status = at_.files.loss->WithContext("bytes of a file are lost");
   if (status.ok() && at_.files.shortage) status = *at_.files.shortage;
@@ -288,12 +288,12 @@ void SyncRounds::NoteOutcome(const Status& flushed, const Status& status) {
   last_error_ = error;
 }
 
-Status SyncRounds::RunOnce(DirtyFiles::Which which, bool is_awaited) {
+Status SyncRounds::RunOnce(const DirtyFiles::Selection& selection, bool is_awaited) {
   at_.files.shortage.reset();
   CAIRNFS_RETURN_IF_ERROR(at_.publisher.ResolveDoubt());
   CAIRNFS_RETURN_IF_ERROR(FinishOpen(is_awaited));  // one that failed comes first: order
   RemoveOrphans();
-  at_.publisher.Open(which);
+  at_.publisher.Open(selection);
   if (at_.publisher.is_open()) round_opened.Pass();
   return FinishOpen(is_awaited);
 }

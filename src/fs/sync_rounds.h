@@ -138,7 +138,7 @@ class SyncRounds {
   std::optional<Status> TryAdmit(NameChange change) REQUIRES_LOCK(mutex_);
   void LetInPostponed();
   void NoteOutcome(const Status& flushed, const Status& status) REQUIRES_LOCK(mutex_);
-  Status RunOnce(DirtyFiles::Which which, bool is_awaited);
+  Status RunOnce(const DirtyFiles::Selection& selection, bool is_awaited);
   Status FinishOpen(bool is_awaited);
   void RemoveOrphans();
 
