@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/context.h"
 #include "fs/dirty_files.h"
 #include "fs/filesystem.h"
 
@@ -47,10 +48,13 @@ class Publisher {
   // Takes over what was changed before the call.
   virtual void Open(const DirtyFiles::Selection& selection) = 0;
   struct Round {
-    uint64_t number;  // of those that were finished
-    bool is_awaited;  // by a sync point
+    uint64_t number = 0;      // of those that were finished
+    bool is_awaited = false;  // by a sync point
+    // Among several hosts: stopped where other files go first now.
+    Context context = {};
   };
-  // Makes what Open took over durable and visible. REQUIRES: is_open()
+  // Makes what Open took over durable and visible. kInterrupted: by the context, and what is not durable yet is for the
+  // next round. REQUIRES: is_open()
   virtual Status Finish(const Round& round) = 0;
   // All is durable, and no round comes any more.
   virtual void Stop() = 0;
