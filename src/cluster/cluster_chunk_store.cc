@@ -44,6 +44,9 @@ class ClusterChunkStoreImpl final : public ClusterChunkStore {
   Result<Unreadable> SyncReadable(const Context& context, SyncScope scope) override {
     return replicator_.Sync(context, scope);
   }
+  Result<Unreadable> SyncOnly(const Context& context, SyncScope scope, std::span<const Digest> chunks) override {
+    return replicator_.Sync(context, scope, chunks);
+  }
   std::vector<store::ChunkPin> Cover(std::span<const Sized> chunks) override;
   void NoteReferenced(std::span<const Digest> chunks) override { replicator_.NoteReferenced(chunks); }
   std::string DescribeShortage() override { return replicator_.DescribeShortage(); }

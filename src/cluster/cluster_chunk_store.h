@@ -96,6 +96,9 @@ class ClusterChunkStore : public store::ChunkStore {
   // As Sync, for all chunks but these: whoever has one of them pinned cannot rely on it. Waits no longer than
   // sync_wait_max and the context allow: kInterrupted where that was stopped.
   virtual Result<Unreadable> SyncReadable(const Context& context, SyncScope scope) = 0;
+  // The same for these chunks alone. They go to this node's disk ahead of what was put before, which is held back until
+  // a second after the call, and for 10 s at most. One call at a time.
+  virtual Result<Unreadable> SyncOnly(const Context& context, SyncScope scope, std::span<const Digest> chunks) = 0;
   struct Sized {
     Digest digest;
     size_t size = 0;  // of the whole chunk

@@ -43,6 +43,24 @@ void PendingChunks::Update(const ChunkPtr& chunk) {
   in_memory_.erase(sequence);
 }
 
+std::vector<ChunkPtr> PendingChunks::AllAwaited() const {
+  std::vector<ChunkPtr> chunks;
+  chunks.reserve(awaited_.size());
+  for (const auto& [sequence, chunk] : awaited_) chunks.push_back(chunk);
+  return chunks;
+}
+
+std::vector<ChunkPtr> PendingChunks::AwaitedOf(std::span<const Digest> digests) const {
+  std::map<uint64_t, ChunkPtr> chunks;
+  for (const Digest& digest : digests) {
+    const ChunkPtr chunk = Find(digest);
+    if (chunk && chunk->sequence() != 0) chunks.emplace(chunk->sequence(), chunk);
+  }
+  std::vector<ChunkPtr> in_order;
+  for (const auto& [sequence, chunk] : chunks) in_order.push_back(chunk);
+  return in_order;
+}
+
 void PendingChunks::DropBytes(Clock::time_point now, Clock::duration kept_for) {
   for (auto sequence = in_memory_.begin(); sequence != in_memory_.end();) {
     ChunkCopies& chunk = *awaited_.at(*sequence);
@@ -64,9 +82,9 @@ bool SyncPoint::LeavesOut(const ChunkCopies& chunk) {
 }
 
 bool SyncPoint::IsPlaced() {
-  const auto& awaited = pending_.awaited();
-  for (auto at = awaited.upper_bound(placed_); at != awaited.end() && at->first <= last_; ++at) {
-    const ChunkCopies& chunk = *at->second;
+  for (; placed_count_ < chunks_.size(); ++placed_count_) {
+    const ChunkCopies& chunk = *chunks_[placed_count_];
+    if (chunk.is_done()) continue;
     // What was put elsewhere need not lie here. One for which there is no room here is not waited for twice.
     using Local = ChunkCopies::Local;
     const bool needs_no_other = scope_ == Scope::kThisNode || chunk.state() == ChunkCopies::State::kReplicating;
@@ -76,26 +94,22 @@ bool SyncPoint::IsPlaced() {
     const bool is_there = scope_ == Scope::kCopies || chunk.CountCopies() > 0;
     const bool may_go_on = chunk.is_covered() ? is_there : is_placed;
     if (!may_go_on && !LeavesOut(chunk)) return false;
-    placed_ = at->first;
   }
   return true;
 }
 
 bool SyncPoint::HasCopies() {
   left_out_.clear();  // what was passed over before may have its copies by now
-  for (const auto& [sequence, chunk] : pending_.awaited()) {
-    if (sequence > last_) break;
-    if (!LeavesOut(*chunk)) return false;
-  }
-  return true;
+  while (done_count_ < chunks_.size() && chunks_[done_count_]->is_done()) ++done_count_;
+  return std::all_of(chunks_.begin() + static_cast<ptrdiff_t>(done_count_), chunks_.end(),
+                     [this](const ChunkPtr& chunk) { return chunk->is_done() || LeavesOut(*chunk); });
 }
 
 bool SyncPoint::IsShort(Clock::time_point now, Clock::duration time) const {
-  return std::any_of(pending_.under_replicated().begin(), pending_.under_replicated().end(),
-                     [&](const ChunkPtr& chunk) {
-                       return Covers(*chunk) && !chunk->failure() && now - chunk->under_replicated_since() > time &&
-                              (chunk->is_referenced() || is_pinned_(chunk->digest()));
-                     });
+  return std::any_of(chunks_.begin(), chunks_.end(), [&](const ChunkPtr& chunk) {
+    return chunk->is_under_replicated() && !chunk->failure() && now - chunk->under_replicated_since() > time &&
+           (chunk->is_referenced() || is_pinned_(chunk->digest()));
+  });
 }
 
 }  // namespace cairnfs::cluster

@@ -5,7 +5,9 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "cluster/chunk_copies.h"
 #include "cluster/cluster_chunk_store.h"
@@ -30,8 +32,10 @@ class PendingChunks {
   const std::set<ChunkPtr>& under_replicated() const { return under_replicated_; }
   // Those that a Sync waits for, by sequence.
   const std::map<uint64_t, ChunkPtr>& awaited() const { return awaited_; }
+  // In the order in which they were put: all, or those of these digests.
+  std::vector<ChunkPtr> AllAwaited() const;
+  std::vector<ChunkPtr> AwaitedOf(std::span<const Digest> digests) const;
   uint64_t awaited_bytes() const { return awaited_bytes_; }
-  uint64_t last_sequence() const { return last_sequence_; }
 
  private:
   std::unordered_map<Digest, ChunkPtr, DigestHash> chunks_;
@@ -42,19 +46,16 @@ class PendingChunks {
   uint64_t awaited_bytes_ = 0;
 };
 
-// What one Sync waits for. Not thread-safe.
+// The chunks that one Sync waits for. Not thread-safe.
 class SyncPoint {
  public:
   using Scope = ClusterChunkStore::SyncScope;
   using IsPinned = std::function<bool(const Digest&)>;
 
-  // All that was put until now.
-  SyncPoint(const PendingChunks& pending, Scope scope, IsPinned is_pinned)
-      : pending_(pending), scope_(scope), last_(pending.last_sequence()), is_pinned_(std::move(is_pinned)) {}
+  SyncPoint(std::vector<ChunkPtr> chunks, Scope scope, IsPinned is_pinned)
+      : chunks_(std::move(chunks)), scope_(scope), is_pinned_(std::move(is_pinned)) {}
 
   Scope scope() const { return scope_; }
-  // Whether it waits for the chunk.
-  bool Covers(const ChunkCopies& chunk) const { return chunk.sequence() != 0 && chunk.sequence() <= last_; }
   // What is to lie on this node's disk lies there; a commit makes it durable. Asked again and again until it is true.
   bool IsPlaced();
   // Every chunk has its copies.
@@ -67,11 +68,10 @@ class SyncPoint {
  private:
   bool LeavesOut(const ChunkCopies& chunk);
 
-  const PendingChunks& pending_;
+  const std::vector<ChunkPtr> chunks_;
   const Scope scope_;
-  const uint64_t last_;
   const IsPinned is_pinned_;
-  uint64_t placed_ = 0;  // up to this one
+  size_t placed_count_ = 0, done_count_ = 0;  // of the first chunks
   ClusterChunkStore::Unreadable left_out_;
 };
 

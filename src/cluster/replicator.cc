@@ -262,7 +262,7 @@ void Replicator::Apply(const ChunkPtr& chunk, const ChunkCopies::Actions& action
   if (actions.list_holders && actions.holders.size() > options_.copies) parts_.needs.surplus = true;
   if (actions.end_claim) parts_.home.EndClaim(digest);
   if (actions.commit) ++late_commits_;
-  if (actions.store) parts_.stores.Post([this, chunk] { Store(chunk); });
+  if (actions.store) StoreSoon(chunk);
   if (actions.load) LoadThenStore(chunk);
   pending_.Update(chunk);
   if (chunk->is_done()) Finish(*chunk);
@@ -392,6 +392,7 @@ void Replicator::Tick() {
     RetryUnderReplicated(are_others ? Turn::kAll : Turn::kSome);
   }
   MutexLock lock(mutex_);
+  if (hold_until_ && now >= *hold_until_) StoreOthers();
   if (queues_.TakeUpdatesDropped()) parts_.needs.updates_dropped = true;
   PumpReady();
 }

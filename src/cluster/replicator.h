@@ -69,8 +69,9 @@ class Replicator {
   size_t Tell(const NodeId& node, const Digest& digest, const Holders& holders) EXCLUDES_LOCK(mutex_);
 
   using Unreadable = ClusterChunkStore::Unreadable;
-  // As ClusterChunkStore::SyncReadable.
-  Result<Unreadable> Sync(const Context& context, SyncPoint::Scope scope) EXCLUDES_LOCK(mutex_);
+  // As ClusterChunkStore::SyncReadable, and SyncOnly of `only`.
+  Result<Unreadable> Sync(const Context& context, SyncPoint::Scope scope,
+                          std::optional<std::span<const Digest>> only = std::nullopt) EXCLUDES_LOCK(mutex_);
   void SetMinReplicas(unsigned min_replicas) EXCLUDES_LOCK(mutex_);
 
   // The bytes of a chunk that is being put, while they are in memory.
@@ -119,6 +120,9 @@ class Replicator {
       EXCLUDES_LOCK(mutex_);
   void GiveUpUnsent(const NodeId& node) REQUIRES_LOCK(mutex_);
 
+  void StoreSoon(const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);
+  void StoreFirst(const std::vector<ChunkPtr>& chunks) REQUIRES_LOCK(mutex_);
+  void StoreOthers() REQUIRES_LOCK(mutex_);
   void Store(const ChunkPtr& chunk) EXCLUDES_LOCK(mutex_);
   void LoadThenStore(const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);
   // To be sent to `node`, or to be stored here. `then` is called on the work queue, with the lock held.
@@ -148,6 +152,12 @@ class Replicator {
   std::unordered_set<NodeId, NodeIdHash> pumps_ GUARDED_BY(mutex_);  // that are to run on the work queue
   std::unordered_map<Digest, std::function<void()>, DigestHash> repairs_ GUARDED_BY(mutex_);
   std::unordered_map<Digest, store::NewBytes, DigestHash> counted_ GUARDED_BY(mutex_);  // of the chunks being put
+  enum class Order { kAsPut, kFirst };
+  std::unordered_map<ChunkPtr, Order> to_store_ GUARDED_BY(mutex_);  // and no thread has begun
+  // What is put otherwise is held back until this time, so that a Sync of these does not wait for it.
+  std::unordered_set<ChunkPtr> first_ GUARDED_BY(mutex_);
+  std::vector<ChunkPtr> held_back_ GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> hold_until_ GUARDED_BY(mutex_);
   size_t loads_ GUARDED_BY(mutex_) = 0, loads_to_store_ GUARDED_BY(mutex_) = 0;
   uint64_t late_commits_ GUARDED_BY(mutex_) = 0;     // what has yet to be committed came after its chunk was placed
   std::optional<Error> failure_ GUARDED_BY(mutex_);  // the store refuses until it is reopened

@@ -3,6 +3,36 @@
 #include "cluster/replicator.h"
 
 namespace cairnfs::cluster {
+namespace {
+
+constexpr std::chrono::seconds kHeldBackMax{10};  // a Sync may wait for nodes for much longer
+
+}  // namespace
+
+void Replicator::StoreSoon(const ChunkPtr& chunk) {
+  const Order order = first_.contains(chunk) ? Order::kFirst : Order::kAsPut;
+  to_store_.emplace(chunk, order);
+  auto store = [this, chunk] { Store(chunk); };
+  order == Order::kFirst ? parts_.stores.PostFirst(std::move(store)) : parts_.stores.Post(std::move(store));
+}
+
+// They stay in the queue too: whichever task comes first stores the chunk.
+void Replicator::StoreFirst(const std::vector<ChunkPtr>& chunks) {
+  first_ = {chunks.begin(), chunks.end()};
+  hold_until_ = Clock::Now() + kHeldBackMax;
+  for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+    const auto found = to_store_.find(*chunk);
+    if (found == to_store_.end() || found->second == Order::kFirst) continue;
+    found->second = Order::kFirst;
+    parts_.stores.PostFirst([this, chunk = *chunk] { Store(chunk); });
+  }
+}
+
+void Replicator::StoreOthers() {
+  first_.clear();
+  hold_until_.reset();
+  for (const ChunkPtr& chunk : std::exchange(held_back_, {})) parts_.stores.Post([this, chunk] { Store(chunk); });
+}
 
 // What was stored here has a list of holders first, so that repair sees it.
 void Replicator::Store(const ChunkPtr& chunk) {
@@ -11,6 +41,10 @@ void Replicator::Store(const ChunkPtr& chunk) {
   Holders announced;
   {
     MutexLock lock(mutex_);
+    const auto found = to_store_.find(chunk);
+    if (found == to_store_.end()) return;
+    if (hold_until_ && !first_.contains(chunk)) return held_back_.push_back(chunk);
+    to_store_.erase(found);
     if (chunk->is_done()) return;
     if (chunk->bytes().empty()) {
       if (!closing_) Apply(chunk, chunk->OnStored(Now(), ChunkCopies::StoreResult::kNoBytes));
@@ -77,7 +111,7 @@ void Replicator::LoadThenStore(const ChunkPtr& chunk) {
   Load(chunk, self_, [this, chunk](const Status& loaded) {
     mutex_.AssertHeld();
     --loads_to_store_;
-    if (loaded.ok()) parts_.stores.Post([this, chunk] { Store(chunk); });
+    if (loaded.ok()) StoreSoon(chunk);
   });
 }
 

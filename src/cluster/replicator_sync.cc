@@ -6,6 +6,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{100};
 constexpr std::chrono::milliseconds kFullPatience{1500};
+constexpr std::chrono::seconds kHeldBackAfter{1};  // what names the chunks is made durable, and the next Sync begins
 
 // Whether to wait on.
 Status CheckSync(const SyncCall& call, const SyncPoint& point, const Shortage& shortage) {
@@ -59,7 +60,9 @@ Status Replicator::AwaitPoint(const SyncCall& call, SyncPoint& point) {
   return waited;
 }
 
-Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoint::Scope scope) {
+Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoint::Scope scope,
+                                                std::optional<std::span<const Digest>> only) {
+  if (only && only->empty()) return Unreadable();
   // A node that is drained keeps nothing: what is saved there lies on others only.
   const ViewPtr view = parts_.membership.view();
   const NodeInfo* self = view->Find(self_);
@@ -69,18 +72,21 @@ Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoin
   std::optional<SyncPoint> point;
   {
     MutexLock lock(mutex_);
-    point.emplace(pending_, scope, [this](const Digest& digest) { return parts_.pins.IsPinned(digest); });
+    std::vector<ChunkPtr> chunks = only ? pending_.AwaitedOf(*only) : pending_.AllAwaited();
     ++sync_waiters_;
     PumpReady();  // what waited for writers
     // Durable here is all that is asked for: who else has the chunk need not be known first.
-    for (const auto& [sequence, chunk] : pending_.awaited()) {
+    for (const ChunkPtr& chunk : chunks) {
       if (scope == SyncPoint::Scope::kCopies) break;
       Apply(chunk, chunk->StoreHere());
     }
+    only ? StoreFirst(chunks) : StoreOthers();
+    point.emplace(std::move(chunks), scope, [this](const Digest& digest) { return parts_.pins.IsPinned(digest); });
   }
   const Status status = AwaitPoint(call, *point);
   MutexLock lock(mutex_);
   --sync_waiters_;
+  if (only && hold_until_) hold_until_ = Clock::Now() + kHeldBackAfter;
   if (!status.ok()) return status.error();
   return point->TakeLeftOut();
 }

@@ -40,11 +40,18 @@ ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv,
       self_(parts.membership.self().AsKey()),
       epochs_(parts.store, parts.membership) {}
 
-Result<cluster::ClusterChunkStore::Unreadable> ClusterHost::SyncReadableChunks(const Context& context,
-                                                                               Durability level) {
+static cluster::ClusterChunkStore::SyncScope ScopeOf(Durability level) {
   using Scope = cluster::ClusterChunkStore::SyncScope;
-  return parts_.chunks.SyncReadable(context.WithDeadline(syncs_end_.load()),
-                                    level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies);
+  return level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies;
+}
+
+Result<ClusterHost::Unreadable> ClusterHost::SyncReadableChunks(const Context& context, Durability level) {
+  return parts_.chunks.SyncReadable(context.WithDeadline(syncs_end_.load()), ScopeOf(level));
+}
+
+Result<ClusterHost::Unreadable> ClusterHost::SyncOnly(const Context& context, Durability level,
+                                                      std::span<const Digest> chunks) {
+  return parts_.chunks.SyncOnly(context.WithDeadline(syncs_end_.load()), ScopeOf(level), chunks);
 }
 
 Status ClusterHost::BeginSession() {

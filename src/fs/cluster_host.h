@@ -46,7 +46,10 @@ class ClusterHost {
   const UnawaitedFiles& unawaited_files() const { return unawaited_files_; }
   // Makes what was put durable, at this level, but for the chunks that it returns, which cannot be read back
   // (ClusterChunkStore).
-  Result<cluster::ClusterChunkStore::Unreadable> SyncReadableChunks(const Context& context, Durability level);
+  using Unreadable = cluster::ClusterChunkStore::Unreadable;
+  Result<Unreadable> SyncReadableChunks(const Context& context, Durability level);
+  // The same for these chunks alone, ahead of others.
+  Result<Unreadable> SyncOnly(const Context& context, Durability level, std::span<const Digest> chunks);
   // This host stops: from now on that waits for copies until `time` at the latest.
   void EndSyncsBy(Clock::time_point time) { syncs_end_.store(time); }
   using SizedChunk = cluster::ClusterChunkStore::Sized;

@@ -58,6 +58,18 @@ Status WaitDrained(const InodePtr& inode) {
   }
 }
 
+// By their unpublished bytes.
+void SortBySize(std::vector<InodePtr>& files) {
+  std::vector<std::pair<uint64_t, InodePtr>> sized;
+  for (InodePtr& inode : files) {
+    MutexLock lock(inode->mutex);
+    sized.emplace_back(inode->content ? inode->content->UnsavedBytes() : 0, inode);
+  }
+  std::stable_sort(sized.begin(), sized.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  files.clear();
+  for (auto& [bytes, inode] : sized) files.push_back(std::move(inode));
+}
+
 }  // namespace
 
 void DirtyFiles::Add(const InodePtr& inode) {
@@ -87,7 +99,7 @@ bool DirtyFiles::empty() const {
   return dirty_.empty() && freeze_points_.empty();
 }
 
-bool DirtyFiles::IsReady(const Inode& inode) const {
+bool DirtyFiles::IsReady(const Inode& inode) {
   const Content& content = *inode.content;
   return content.must_publish || inode.write_open_count == 0 || content.pins.size() > kPinsMax;
 }
@@ -132,18 +144,33 @@ void DirtyFiles::DropFreezePoint(size_t index) {
   freeze_points_.erase(files);
 }
 
-std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
+std::vector<InodeId> DirtyFiles::Dirty() const {
+  MutexLock lock(mutex_);
+  std::vector<InodeId> inodes;
+  for (const InodePtr& inode : dirty_) inodes.push_back(inode->id);
+  return inodes;
+}
+
+bool DirtyFiles::Selects(const Selection& selection, const Inode& inode) {
+  if (selection.among && !selection.among->contains(inode.id)) return false;
+  return selection.which != Which::kClosed || IsReady(inode);
+}
+
+std::vector<InodePtr> DirtyFiles::TakeOver(const Selection& selection) {
   std::vector<InodePtr> dirty, left_out, gone;
   {
     MutexLock lock(mutex_);
-    assert((which == Which::kToPoint) == !freeze_points_.empty());
-    if (which == Which::kToPoint) {
+    assert((selection.which == Which::kToPoint) == !freeze_points_.empty());
+    if (selection.which == Which::kToPoint) {
       dirty = std::move(freeze_points_.front());
       freeze_points_.pop_front();
     } else {
       dirty.swap(dirty_);
     }
   }
+  left_.clear();
+  if (selection.bytes_max != UINT64_MAX) SortBySize(dirty);
+  uint64_t taken_bytes = 0;
   for (const InodePtr& inode : dirty) {
     MutexLock lock(inode->mutex);
     // Dropped meanwhile, because its session was lost; perhaps changed again since, and then twice in the list.
@@ -152,18 +179,23 @@ std::vector<InodePtr> DirtyFiles::TakeOver(Which which) {
       continue;
     }
     Content& content = *inode->content;
+    const bool is_selected = Selects(selection, *inode);
+    const uint64_t bytes = content.UnsavedBytes();
+    const bool fits = taken_bytes == 0 || taken_bytes + bytes <= selection.bytes_max;
     if (table_.IsGone(inode)) {
       // It went before this freeze: nobody is to see it any more.
       streams_.Discard(inode);
       content.pins.clear();
       content.changed = false;
       gone.push_back(inode);
-    } else if (which != Which::kClosed || IsReady(*inode)) {
+    } else if (is_selected && fits) {
+      taken_bytes += bytes;
       content.in_round = true;
       content.round_size = content.size;
       content.must_publish = false;
       taken_.push_back(inode);
     } else {
+      if (is_selected) left_.insert(inode->id);
       left_out.push_back(inode);
     }
   }
@@ -190,7 +222,7 @@ bool DirtyFiles::DiscardIfGone(const InodePtr& inode) {
 
 std::vector<DirtyFiles::Undrained> DirtyFiles::Drain() {
   uint64_t here_bytes_max = kStoredHereBytesMax;
-  if (closed_go_first && has_left_out_) {
+  if (goes_first()) {
     // The one that is asked for last is first then.
     for (auto inode = taken_.rbegin(); inode != taken_.rend(); ++inode) {
       streams_.Drain(*inode, here_bytes_max, Streams::Turn::kFirst);

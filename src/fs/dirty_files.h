@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/thread_annotations.h"
@@ -28,6 +29,7 @@ class DirtyFiles {
   // The file still differs: it is for the next round.
   void Requeue(const InodePtr& inode) EXCLUDES_LOCK(mutex_);
   bool empty() const EXCLUDES_LOCK(mutex_);
+  std::vector<InodeId> Dirty() const EXCLUDES_LOCK(mutex_);
   // What the records that are still to be published may take, but for those of files so large that their pages take
   // more room (recipe.h).
   uint64_t RecordBytesMax() const;
@@ -49,9 +51,18 @@ class DirtyFiles {
     kClosed,   // also those with must_publish, or with many unpublished chunks
     kToPoint,  // what kClosed would have taken at the first freeze point; where there is none: kClosed
   };
-  // Takes over the files of the round. Returns files that need no publish any more: the caller calls Unhold on them
-  // when no operation waits for the round.
-  std::vector<InodePtr> TakeOver(Which which);
+  struct Selection {
+    Which which = Which::kAll;
+    // Among several hosts, where each file is published for itself:
+    std::optional<std::set<InodeId>> among = {};  // no others
+    // Those taken have no more unpublished bytes, unless it is one file alone: the smallest first.
+    uint64_t bytes_max = UINT64_MAX;
+  };
+  // Takes over the files of the round, in the order in which they were changed. Returns files that need no publish any
+  // more: the caller calls Unhold on them when no operation waits for the round.
+  std::vector<InodePtr> TakeOver(const Selection& selection);
+  // Those of the last selection that bytes_max left to others. Once.
+  std::set<InodeId> TakeLeft() { return std::exchange(left_, {}); }
   const std::vector<InodePtr>& taken() const { return taken_; }
   void ClearTaken();
   struct Undrained {
@@ -61,14 +72,15 @@ class DirtyFiles {
   // Waits until all bytes that the files accepted before the round are stored. Returns the files for which that failed:
   // of those, what is stored is published.
   std::vector<Undrained> Drain();
+  // Time is short, and the round leaves files out: what it takes goes to the disk before those, and is all that it
+  // waits for.
+  bool goes_first() const { return closed_go_first && has_left_out_; }
   // The record of what is stored of the file. On failure the next round takes the file again.
   Result<meta::FileRecord> MakeRecord(const InodePtr& inode) REQUIRES_LOCK(inode->mutex);
   // The record has all of the file again. Its content leaves memory when nobody has the file open.
   void Release(const InodePtr& inode);
 
-  // Chunks of a round that leaves files out go to the disk before those of the files that it left out. Else these would
-  // wait for as long as other files are closed.
-  bool closed_go_first = false;
+  bool closed_go_first = false;  // not always: files that are left out would wait for as long as others are closed
   // For those who wait for all files. In this round, bytes of some file found no space, and wait for the next.
   std::optional<Error> shortage;
   std::optional<Error> loss;  // bytes of some file could not be stored, and nobody was told so far
@@ -79,7 +91,8 @@ class DirtyFiles {
   std::atomic<uint64_t> counted_revision{0};
 
  private:
-  bool IsReady(const Inode& inode) const REQUIRES_LOCK(inode.mutex);
+  static bool IsReady(const Inode& inode) REQUIRES_LOCK(inode.mutex);
+  static bool Selects(const Selection& selection, const Inode& inode) REQUIRES_LOCK(inode.mutex);
   bool DiscardIfGone(const InodePtr& inode);
   std::optional<Error> WhyFailed(InodeId id) EXCLUDES_LOCK(mutex_);
 
@@ -94,7 +107,8 @@ class DirtyFiles {
   std::set<InodeId> failed_ GUARDED_BY(mutex_);                         // and perhaps published or dropped since
 
   std::vector<InodePtr> taken_;   // the round's, which changes it with the lock held
-  bool has_left_out_ = false;     // files that are still written, or were closed after the first freeze point
+  std::set<InodeId> left_;        // by bytes_max
+  bool has_left_out_ = false;     // files that differ
   std::atomic<size_t> count_{0};  // of both
 };
 

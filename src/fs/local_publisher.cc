@@ -102,10 +102,11 @@ void LocalPublisher::DropFreezePoints() {
   step_bytes_ = step_bytes_min_;
 }
 
-std::vector<InodePtr> LocalPublisher::Freeze(DirtyFiles::Which which) {
+std::vector<InodePtr> LocalPublisher::Freeze(DirtyFiles::Selection selection) {
   MutexLock turn(turnstile_);
   std::unique_lock gate(gate_);
   if (files_.empty() && !kv_.HasUnflushed()) return {};
+  auto& which = selection.which;
   if (which == DirtyFiles::Which::kToPoint && !HasFreezePoint()) which = DirtyFiles::Which::kClosed;
   if (which == DirtyFiles::Which::kToPoint) {
     kv_.BeginFrozenToPoint();
@@ -116,11 +117,11 @@ std::vector<InodePtr> LocalPublisher::Freeze(DirtyFiles::Which which) {
     kv_.BeginFrozen();
   }
   is_open_ = true;
-  return files_.TakeOver(which);
+  return files_.TakeOver(selection);
 }
 
-void LocalPublisher::Open(DirtyFiles::Which which) {
-  for (const InodePtr& inode : Freeze(which)) table_.Unhold(inode);
+void LocalPublisher::Open(const DirtyFiles::Selection& selection) {
+  for (const InodePtr& inode : Freeze(selection)) table_.Unhold(inode);
 }
 
 Status LocalPublisher::Publish(const InodePtr& inode, uint64_t round_number, Batch& batch) {

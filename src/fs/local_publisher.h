@@ -42,7 +42,7 @@ class LocalPublisher final : public Publisher {
   }
 
   Status ResolveDoubt() override { return {}; }
-  void Open(DirtyFiles::Which which) override;
+  void Open(const DirtyFiles::Selection& selection) override;
   Status Finish(const Round& round) override;
   void Stop() override;
 
@@ -53,7 +53,7 @@ class LocalPublisher final : public Publisher {
     std::vector<InodePtr> whole;        // of which all is in the record
   };
   void DropFreezePoint(size_t index) REQUIRES_LOCK(points_mutex_);
-  std::vector<InodePtr> Freeze(DirtyFiles::Which which);
+  std::vector<InodePtr> Freeze(DirtyFiles::Selection selection);
   Status Publish(const InodePtr& inode, uint64_t round_number, Batch& batch);
   void PublishTaken(uint64_t round_number);
 

@@ -229,10 +229,11 @@ Status NameChanges::PrepareForNewName(InodeId id) {
   return {};
 }
 
-void NameChanges::Sync(const Caller& caller, SyncRounds::Scope scope, Done<void> done) {
+void NameChanges::Sync(const Caller& caller, SyncRounds::Scope scope, Done<void> done, SyncRounds::Sources sources) {
   const auto wait_max = std::chrono::seconds(at_.options.commit_wait_seconds_max);
   auto late = [this] { return TookTooLong(); };
-  at_.rounds.Request(at_.waits.Within(caller.context.WithTimeout(wait_max), std::move(late), std::move(done)), scope);
+  at_.rounds.Request(at_.waits.Within(caller.context.WithTimeout(wait_max), std::move(late), std::move(done)), scope,
+                     std::move(sources));
 }
 
 // The wait for a round may end before the round does, which then tells nobody what it waits for.

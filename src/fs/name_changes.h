@@ -38,8 +38,8 @@ class NameChanges {
   // The error of a write of the file that failed and that nobody was told; a disk that fails will take neither the
   // bytes nor the name. Whatever round takes the new name of the file takes every byte written before it.
   Status PrepareForNewName(InodeId id);
-  // A sync point whose caller may give up; kUnavailable when it took too long.
-  void Sync(const Caller& caller, SyncRounds::Scope scope, Done<void> done);
+  // A sync point whose caller may give up; kUnavailable when it took too long. `sources`: as SyncRounds::Request.
+  void Sync(const Caller& caller, SyncRounds::Scope scope, Done<void> done, SyncRounds::Sources sources = {});
 
  private:
   void DropFreezePointsIfClosed(InodeId id);

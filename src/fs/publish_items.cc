@@ -199,8 +199,9 @@ void PublishItems::Requeue(PublishItem& item, const Error& why) {
       item.pins.clear();
     } else {
       Withdraw(item, content);
-      content.must_publish = true;
-      NoteFailure(inode, why);
+      const bool is_cut_short = why.code == ErrorCode::kInterrupted;
+      content.must_publish |= !is_cut_short || content.shared().is_asked_for;
+      if (!is_cut_short) NoteFailure(inode, why);
       files_.Requeue(inode);
     }
     inode->changed_state.NotifyAll();

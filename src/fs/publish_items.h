@@ -27,6 +27,12 @@ struct PublishItem {
   std::vector<meta::Mark> clears;       // dead marks that are taken away
   std::vector<store::ChunkPin> pins;
   std::vector<Digest> past_end;  // chunks that the record has past its end, whose pins stay with the content
+
+  // Appends the chunks that the record may name and that the last record did not.
+  void AddNamed(std::vector<Digest>& digests) const {
+    digests.insert(digests.end(), past_end.begin(), past_end.end());
+    for (const store::ChunkPin& pin : pins) digests.push_back(pin.digest());
+  }
 };
 
 // How many of the items, which are not empty, go into one transaction: those of one session, within the limits.
@@ -55,7 +61,7 @@ class PublishItems {
   static void NoteInDoubt(const PublishItem& item) { Note(item, &SharedContent::is_in_doubt, true); }
 
   void Complete(PublishItem& item, uint64_t revision);
-  // To the next round, after this error.
+  // To the next round, after this error. kInterrupted is none: other files go first, and nobody is told.
   void Requeue(PublishItem& item, const Error& why);
   void RequeueAll(std::span<PublishItem> items, const Error& why);
   void RequeueUnprepared(const InodePtr& inode, const Error& why);

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/context.h"
 #include "fs/dirty_files.h"
 #include "fs/filesystem.h"
 
@@ -29,6 +30,8 @@ class Publisher {
   // Whether a change that would have to wait for a round may go ahead because rounds fail.
   virtual bool AdmitsWhileFailing(NameChange change) const = 0;
   virtual bool HasUnflushedNames() const = 0;
+  // Whether each file is published for itself: then a round may take any of them, in any order.
+  virtual bool TakesAnyFiles() const { return false; }
   // A file was closed that has so many bytes that are not in a record. Whether AddFreezePoint is to be called.
   virtual bool NoteClosed(uint64_t /*bytes*/) { return false; }
   // A round may make durable what was done before a freeze point, without what was done after it. Waits for operations.
@@ -53,12 +56,15 @@ class Publisher {
   // Finds out what became of transactions whose answers were lost. No round goes on before that is known.
   virtual Status ResolveDoubt() = 0;
   // Takes over what was changed before the call.
-  virtual void Open(DirtyFiles::Which which) = 0;
+  virtual void Open(const DirtyFiles::Selection& selection) = 0;
   struct Round {
-    uint64_t number;  // of those that were finished
-    bool is_awaited;  // by a sync point
+    uint64_t number = 0;      // of those that were finished
+    bool is_awaited = false;  // by a sync point
+    // Among several hosts: stopped where other files go first now.
+    Context context = {};
   };
-  // Makes what Open took over durable and visible. REQUIRES: is_open()
+  // Makes what Open took over durable and visible. kInterrupted: by the context, and what is not durable yet is for the
+  // next round. REQUIRES: is_open()
   virtual Status Finish(const Round& round) = 0;
   // All is durable, and no round comes any more.
   virtual void Stop() = 0;

@@ -17,6 +17,12 @@ Failpoint skip_close_wait("fs.skip_close_wait", Failpoint::Kind::kSkippable);
 
 constexpr auto kMarkWaitMax = std::chrono::seconds(2);
 
+SyncRounds::Sources JustTheFile(const Handle& handle) {
+  meta::Attr file;
+  file.inode = handle.inode->id;
+  return {file};
+}
+
 }  // namespace
 
 Status SharedClosing::BeginClose(Handle& handle, Closer closer) {
@@ -72,8 +78,8 @@ void SharedClosing::AwaitPublish(const HandlePtr& handle, const Caller& caller, 
     if (!outcome.ok()) static_cast<void>(TakeErrorLocked(*handle).ok());  // it is told now
     done(outcome);
   };
-  auto await = [this, caller, answer = std::move(answer)] {
-    at_.rounds.Request(at_.waits.Within(caller.context, answer), SyncRounds::Scope::kClosed);
+  auto await = [this, caller, file = JustTheFile(*handle), answer = std::move(answer)] {
+    at_.rounds.Request(at_.waits.Within(caller.context, answer), SyncRounds::Scope::kClosed, file);
   };
   if (IsMarked(handle->inode)) return await();
   // Now, not in the round that it waits for: that begins when the one that runs has ended, which may wait for nodes.
@@ -217,7 +223,8 @@ void SharedClosing::PublishBeforeUnlock(const HandlePtr& handle, const Caller& c
     }
     then();
   };
-  at_.rounds.Request(at_.waits.Within(caller.context, std::move(answer)), SyncRounds::Scope::kClosed);
+  at_.rounds.Request(at_.waits.Within(caller.context, std::move(answer)), SyncRounds::Scope::kClosed,
+                     JustTheFile(*handle));
 }
 
 }  // namespace cairnfs::fs

@@ -40,10 +40,10 @@ Status SharedPublisher::ResolveDoubt() {
   return {};
 }
 
-void SharedPublisher::Open(DirtyFiles::Which which) {
+void SharedPublisher::Open(const DirtyFiles::Selection& selection) {
   if (at_.files.empty()) return;
   is_open_ = true;
-  for (const InodePtr& inode : at_.files.TakeOver(which)) at_.table.Unhold(inode);
+  for (const InodePtr& inode : at_.files.TakeOver(selection)) at_.table.Unhold(inode);
 }
 
 // Before chunks are waited for: should this host end meanwhile, others know that the file is not what was closed.
@@ -104,7 +104,7 @@ void SharedPublisher::Prepare(const InodePtr& inode, std::vector<PublishItem>& i
   items_.Drop(inode, session, SessionLost(kNotPublished));
 }
 
-Status SharedPublisher::Finish(const Round&) {
+Status SharedPublisher::Finish(const Round& round) {
   assert(is_open_);
   if (Status marked = MarkClosed(); !marked.ok()) {
     // Whoever changes such a file does not wait for the answer.
@@ -120,14 +120,14 @@ Status SharedPublisher::Finish(const Round&) {
   std::vector<PublishItem> items;
   for (const InodePtr& inode : at_.files.taken()) Prepare(inode, items);
   at_.files.ClearTaken();
-  const Status published = Publish(std::move(items));
+  const Status published = Publish(round.context, std::move(items));
   TellFailures();
   is_open_ = in_doubt_.has_value() || at_.marks.in_doubt();
   return published;
 }
 
 // What needs this node's disk alone does not wait for other nodes.
-Status SharedPublisher::Publish(std::vector<PublishItem> items) {
+Status SharedPublisher::Publish(const Context& context, std::vector<PublishItem> items) {
   if (items.empty()) return {};
   std::vector<InodeId> inodes;
   for (const PublishItem& item : items) inodes.push_back(item.inode->id);
@@ -141,12 +141,12 @@ Status SharedPublisher::Publish(std::vector<PublishItem> items) {
     items[i].level = (*levels)[i];
     (items[i].level == Durability::kLocal ? local : replicated).push_back(std::move(items[i]));
   }
-  const Status here = PublishAt(Durability::kLocal, std::move(local));
+  const Status here = PublishAt(context, Durability::kLocal, std::move(local));
   if (in_doubt_) {
     if (!here.ok()) items_.RequeueAll(replicated, here.error());
     return here;
   }
-  const Status everywhere = PublishAt(Durability::kReplicated, std::move(replicated));
+  const Status everywhere = PublishAt(context, Durability::kReplicated, std::move(replicated));
   return here.ok() ? everywhere : here;
 }
 
@@ -154,8 +154,8 @@ Status SharedPublisher::Publish(std::vector<PublishItem> items) {
 void SharedPublisher::FailUnreadable(const cluster::ClusterChunkStore::Unreadable& unreadable,
                                      std::vector<PublishItem>& items) {
   std::erase_if(items, [&](PublishItem& item) {
-    std::vector<Digest> named = item.past_end;
-    for (const store::ChunkPin& pin : item.pins) named.push_back(pin.digest());
+    std::vector<Digest> named;
+    item.AddNamed(named);
     for (const Digest& digest : named) {
       const auto found = unreadable.find(digest);
       if (found == unreadable.end()) continue;
@@ -166,7 +166,15 @@ void SharedPublisher::FailUnreadable(const cluster::ClusterChunkStore::Unreadabl
   });
 }
 
-Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> items) {
+Result<ClusterHost::Unreadable> SharedPublisher::SyncChunks(const Context& context, Durability level,
+                                                            const std::vector<PublishItem>& items) {
+  if (!at_.files.goes_first()) return at_.host.SyncReadableChunks(context, level);
+  std::vector<Digest> named;
+  for (const PublishItem& item : items) item.AddNamed(named);
+  return at_.host.SyncOnly(context, level, named);
+}
+
+Status SharedPublisher::PublishAt(const Context& context, Durability level, std::vector<PublishItem> items) {
   Status first;
   for (int attempt = 0; !items.empty(); attempt++) {
     const uint64_t epoch_before = epoch_;
@@ -177,7 +185,7 @@ Status SharedPublisher::PublishAt(Durability level, std::vector<PublishItem> ite
     }
     epoch_ = at_.host.epoch();
     const bool may_be_of_one = attempt > 0 && epoch_ == epoch_before;
-    const auto unreadable = at_.host.SyncReadableChunks({}, level);
+    const auto unreadable = SyncChunks(context, level, items);
     if (!unreadable.ok()) {
       items_.RequeueAll(items, unreadable.error());
       return unreadable.error();

@@ -50,10 +50,11 @@ class SharedPublisher final : public Publisher {
   uint64_t UnwrittenBytes() const override { return 0; }  // they go where the names are kept, and are judged there
   bool MayRunOnCaller() const override { return false; }  // it waits for other hosts
   bool IsDiskFailure(const Error&) const override { return false; }
+  bool TakesAnyFiles() const override { return true; }
   bool is_open() const override { return is_open_; }
 
   Status ResolveDoubt() override;
-  void Open(DirtyFiles::Which which) override;
+  void Open(const DirtyFiles::Selection& selection) override;
   Status Finish(const Round& round) override;
   void Stop() override {}
 
@@ -80,8 +81,11 @@ class SharedPublisher final : public Publisher {
   // Where the base may have been replaced and its pages collected: before they are needed. What fails here fails when
   // the file is published.
   void CompareBase(const InodePtr& inode);
-  Status Publish(std::vector<PublishItem> items);
-  Status PublishAt(Durability level, std::vector<PublishItem> items);
+  Status Publish(const Context& context, std::vector<PublishItem> items);
+  Status PublishAt(const Context& context, Durability level, std::vector<PublishItem> items);
+  // All chunks that were put until now, but for a round that goes first: then those of the items.
+  Result<ClusterHost::Unreadable> SyncChunks(const Context& context, Durability level,
+                                             const std::vector<PublishItem>& items);
   void FailUnreadable(const cluster::ClusterChunkStore::Unreadable& unreadable, std::vector<PublishItem>& items);
   // Publishes those that nothing stands against; appends to `conflicts` those that are to be tried again. Ends with the
   // first transaction that is in doubt. The first error.

@@ -66,6 +66,7 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
   if (SealsInstead(names, begun->sources.front(), caller, done)) return;
   const bool has_directory = begun->has_directory;
   const bool is_published = !has_directory && ArePublished(begun->sources);
+  SyncRounds::Sources sources = begun->sources;
   auto commit = [this, renaming = std::move(*begun), done = std::move(done)](const Status& durable) {
     // Who is killed is not kept waiting.
     if (!durable.ok() && durable.error().code == ErrorCode::kInterrupted) return done(durable);
@@ -81,7 +82,8 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
     return AfterUnawaited({at().rounds, at().waits, at().calls}, shared_.host, caller, std::move(commit));
   }
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
-  Sync(caller, has_directory ? SyncRounds::Scope::kCommit : SyncRounds::Scope::kClosed, std::move(commit));
+  Sync(caller, has_directory ? SyncRounds::Scope::kCommit : SyncRounds::Scope::kClosed, std::move(commit),
+       std::move(sources));
 }
 
 bool SharedNameChanges::ArePublished(const std::vector<meta::Attr>& files) {

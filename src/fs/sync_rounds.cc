@@ -15,6 +15,18 @@ namespace {
 
 Failpoint round_opened("fs.round_opened", Failpoint::Kind::kKill);
 
+// A portion takes about so long, where no single file takes longer.
+constexpr std::chrono::milliseconds kPortionTimeMin{500}, kPortionTimeMax{1000};
+
+bool IsForAll(SyncRounds::Scope scope) {
+  return scope == SyncRounds::Scope::kAll || scope == SyncRounds::Scope::kCommit;
+}
+
+// The renames of a round of commits may go to the same disk: they are made before it is busy for long again.
+constexpr std::chrono::milliseconds kAfterCommits{250};
+
+bool IsCutShort(const Status& status) { return !status.ok() && status.error().code == ErrorCode::kInterrupted; }
+
 }  // namespace
 
 SyncRounds::SyncRounds(const Parts& parts, const Options& options) : at_(parts), interval_ms_(options.interval_ms) {
@@ -99,38 +111,43 @@ void SyncRounds::Request(Done<void> done, Scope scope) {
   Request(Answer(std::move(answer)), scope);
 }
 
-SyncRounds::Answer SyncRounds::OnceThereIsRoom(Answer answer, Scope scope) {
+SyncRounds::Answer SyncRounds::OnceThereIsRoom(Answer answer, Scope scope, const Sources& sources) {
   if (!make_room_.count || scope == Scope::kNames) return answer;
-  return [this, scope, count = make_room_.count(), answer = std::move(answer)](const Status& status) {
+  return [this, scope, sources, count = make_room_.count(), answer = std::move(answer)](const Status& status) {
     const bool lacks_room = !status.ok() && status.error().code == ErrorCode::kNoSpace;
-    const auto again = [this, answer, scope, status](bool has_made) {
-      if (has_made) return RequestOnce(OnceThereIsRoom(answer, scope), scope);
+    const auto again = [this, answer, scope, sources, status](bool has_made) {
+      if (has_made) return RequestOnce(OnceThereIsRoom(answer, scope, sources), scope, sources);
       answer(status);
     };
     return (lacks_room && make_room_.then(count, again)) || answer(status);
   };
 }
 
-void SyncRounds::Request(Answer answer, Scope scope) { RequestOnce(OnceThereIsRoom(std::move(answer), scope), scope); }
+void SyncRounds::Request(Answer answer, Scope scope, Sources sources) {
+  RequestOnce(OnceThereIsRoom(std::move(answer), scope, sources), scope, std::move(sources));
+}
 
-void SyncRounds::RequestOnce(Answer answer, Scope scope) {
-  if (scope == Scope::kAll || scope == Scope::kCommit) {
+void SyncRounds::RequestOnce(Answer answer, Scope scope, Sources sources) {
+  const bool is_commit = scope == Scope::kCommit && !sources.empty();
+  if (IsForAll(scope)) {
     requests_total_++;
     if (NothingPending()) {
       answer({});
       return;
     }
   }
-  bool is_published = false;
+  bool is_published = false, is_postponed = false;
   {
     MutexLock lock(mutex_);
     is_published = scope == Scope::kClosed && at_.files.empty() && !running_ && !at_.publisher.is_open();
     if (!is_published && !stopping_) {
-      waiters_.push_back({scope, std::move(answer)});
+      waiters_.push_back({scope, std::move(answer), std::move(sources)});
       wake_.NotifyOne();
-      return;
+      is_postponed = true;
     }
   }
+  if (is_postponed && is_commit && IsHurried()) CutShort();
+  if (is_postponed) return;
   answer(is_published ? Status() : Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping")));
 }
 
@@ -150,7 +167,7 @@ void SyncRounds::RequestHere(Answer answer) {
   if (!runs_here) return Request(std::move(answer), Scope::kAll);
   requests_total_++;
   std::vector<Waiter> waiters;
-  waiters.push_back({Scope::kAll, OnceThereIsRoom(std::move(answer), Scope::kAll)});
+  waiters.push_back({Scope::kAll, OnceThereIsRoom(std::move(answer), Scope::kAll, {}), {}});
   RunRound(std::move(waiters));
 }
 
@@ -224,43 +241,116 @@ void SyncRounds::BeginRound() {
   assert(!has_runner_);
   kicked_ = false;
   running_ = has_runner_ = true;
+  cut_short_ = std::stop_source();
 }
 
-std::vector<SyncRounds::Waiter> SyncRounds::TakeEarly(std::vector<Waiter> waiters) {
-  const auto is_early = [](const Waiter& waiter) { return waiter.scope != Scope::kAll; };
-  const auto late = std::stable_partition(waiters.begin(), waiters.end(), is_early);
-  if (late == waiters.begin()) return waiters;
+Context SyncRounds::RoundContext() const {
   MutexLock lock(mutex_);
-  waiters_.insert(waiters_.end(), std::make_move_iterator(late), std::make_move_iterator(waiters.end()));
-  waiters.erase(late, waiters.end());
-  return waiters;
+  return Context(cut_short_.get_token());
+}
+
+void SyncRounds::CutShort() {
+  std::stop_source cut_short(std::nostopstate);
+  {
+    MutexLock lock(mutex_);
+    cut_short = cut_short_;
+  }
+  cut_short.request_stop();
+}
+
+bool SyncRounds::IsCommit(const Waiter& waiter) { return waiter.scope == Scope::kCommit && !waiter.sources.empty(); }
+
+bool SyncRounds::NeedsOpen(const Waiter& waiter) const {
+  return takes_closed_first_ ? waiter.scope == Scope::kAll : waiter.scope != Scope::kClosed;
+}
+
+void SyncRounds::KeepOnly(std::vector<Waiter>& waiters, const std::function<bool(const Waiter&)>& keeps) {
+  const auto later = std::stable_partition(waiters.begin(), waiters.end(), keeps);
+  MutexLock lock(mutex_);
+  waiters_.insert(waiters_.begin(), std::make_move_iterator(later), std::make_move_iterator(waiters.end()));
+  waiters.erase(later, waiters.end());
+}
+
+void SyncRounds::AnswerPublished(std::vector<Waiter>& waiters) {
+  if (at_.publisher.is_open()) return;  // it may not be known what is published
+  const std::vector<InodeId> dirty = at_.files.Dirty();
+  const std::set<InodeId> unpublished(dirty.begin(), dirty.end());
+  std::erase_if(waiters, [&](const Waiter& waiter) {
+    const auto is_unpublished = [&](const meta::Attr& file) { return unpublished.contains(file.inode); };
+    if (waiter.scope != Scope::kClosed || waiter.sources.empty()) return false;
+    if (std::any_of(waiter.sources.begin(), waiter.sources.end(), is_unpublished)) return false;
+    waiter.answer({});
+    return true;
+  });
+}
+
+Status SyncRounds::RunClosed(std::vector<Waiter>& waiters, const Publisher::Round& round) {
+  if (!at_.publisher.TakesAnyFiles()) {
+    while (at_.publisher.HasFreezePoint()) {
+      CAIRNFS_RETURN_IF_ERROR(RunOnce({.which = DirtyFiles::Which::kToPoint}, round));
+    }
+    return RunOnce({.which = DirtyFiles::Which::kClosed}, round);
+  }
+  std::optional<std::set<InodeId>> among;  // each of them has one turn
+  for (;;) {
+    AnswerPublished(waiters);
+    const auto begun = Clock::Now();
+    const DirtyFiles::Selection portion{
+        .which = DirtyFiles::Which::kClosed, .among = std::move(among), .bytes_max = portion_bytes_};
+    CAIRNFS_RETURN_IF_ERROR(RunOnce(portion, round));
+    among = at_.files.TakeLeft();
+    if (among->empty()) return {};
+    const auto took = Clock::Now() - begun;
+    if (took < kPortionTimeMin) portion_bytes_ = std::min(portion_bytes_ * 2, kPortionBytesMax);
+    if (took > kPortionTimeMax) portion_bytes_ = std::max(portion_bytes_ / 2, kPortionBytesMin);
+  }
+}
+
+std::optional<Status> SyncRounds::RunCommits(std::vector<Waiter>& waiters) {
+  Sources moved;
+  for (const Waiter& waiter : waiters) {
+    if (IsCommit(waiter)) moved.insert(moved.end(), waiter.sources.begin(), waiter.sources.end());
+  }
+  const bool have_turn = !std::exchange(commits_were_last_, false);
+  if (!at_.publisher.TakesAnyFiles() || moved.empty()) return std::nullopt;
+  if (!have_turn) {
+    CutShort();
+    return std::nullopt;
+  }
+  commits_were_last_ = true;
+  auto below = find_below_(moved, at_.files.Dirty());
+  if (!below.ok()) return std::nullopt;
+  KeepOnly(waiters, IsCommit);
+  return RunOnce({.which = DirtyFiles::Which::kAll, .among = *std::move(below)}, {.is_awaited = true});
+}
+
+Status SyncRounds::RunHurried(std::vector<Waiter>& waiters, const Publisher::Round& round) {
+  if (const auto committed = RunCommits(waiters)) return *committed;
+  const auto needs_open = [this](const Waiter& waiter) { return NeedsOpen(waiter); };
+  const auto needs_none = [this](const Waiter& waiter) { return !NeedsOpen(waiter); };
+  if (takes_closed_first_ && std::any_of(waiters.begin(), waiters.end(), needs_none)) KeepOnly(waiters, needs_none);
+  const Status closed = RunClosed(waiters, round);
+  if (IsCutShort(closed) || std::none_of(waiters.begin(), waiters.end(), needs_open)) return closed;
+  at_.files.shortage.reset();  // what fails the next one meets, and tells
+  return RunOnce({.which = DirtyFiles::Which::kAll}, round);
 }
 
 void SyncRounds::RunRound(std::vector<Waiter> waiters) {
-  const bool takes_closed_first = takes_closed_first_;
-  at_.files.closed_go_first = takes_closed_first || closed_first_count_ > 0;
-  const size_t waiters_all = waiters.size();
-  if (takes_closed_first) waiters = TakeEarly(std::move(waiters));
-  const bool all_are_answered = waiters.size() == waiters_all;
-  const auto is_for_all = [](const Waiter& waiter) {
-    return waiter.scope == Scope::kAll || waiter.scope == Scope::kCommit;
-  };
-  const auto is_for_open = [takes_closed_first](const Waiter& waiter) {
-    return takes_closed_first ? waiter.scope == Scope::kAll : waiter.scope != Scope::kClosed;
-  };
-  const bool is_portion = waiters.empty() && at_.publisher.HasFreezePoint();
-  const bool takes_all = std::any_of(waiters.begin(), waiters.end(), is_for_open);
-  const bool is_awaited = std::any_of(waiters.begin(), waiters.end(), is_for_all);
-  while (at_.files.closed_go_first && at_.publisher.HasFreezePoint()) {
-    if (!RunOnce(DirtyFiles::Which::kToPoint, is_awaited).ok()) break;
-  }
-  if (takes_all && at_.files.closed_go_first) {
-    static_cast<void>(RunOnce(DirtyFiles::Which::kClosed, is_awaited));  // what fails the next one meets, and tells
-  }
-  const auto which = takes_all    ? DirtyFiles::Which::kAll
-                     : is_portion ? DirtyFiles::Which::kToPoint
-                                  : DirtyFiles::Which::kClosed;
-  const Status flushed = RunOnce(which, is_awaited);
+  const bool is_hurried = IsHurried();
+  at_.files.closed_go_first = is_hurried;
+  at_.files.shortage.reset();
+  const auto needs_open = [this](const Waiter& waiter) { return NeedsOpen(waiter); };
+  const auto is_for_all = [](const Waiter& waiter) { return IsForAll(waiter.scope); };
+  const auto for_all_count = std::count_if(waiters.begin(), waiters.end(), is_for_all);
+  const Publisher::Round round{.is_awaited = for_all_count > 0, .context = RoundContext()};
+  const bool is_to_point = !is_hurried && waiters.empty() && at_.publisher.HasFreezePoint();
+  const bool takes_all = std::any_of(waiters.begin(), waiters.end(), needs_open);
+  const auto which = takes_all     ? DirtyFiles::Which::kAll
+                     : is_to_point ? DirtyFiles::Which::kToPoint
+                                   : DirtyFiles::Which::kClosed;
+  const Status flushed = is_hurried ? RunHurried(waiters, round) : RunOnce({which}, round);
+  if (IsCutShort(flushed) && round.context.IsStopped()) return BeginAgain(std::move(waiters));
+  const bool all_are_answered = std::count_if(waiters.begin(), waiters.end(), is_for_all) == for_all_count;
   Status status = flushed;
   if (status.ok() && at_.files.loss) status = at_.files.loss->WithContext("bytes of a file are lost");
   if (status.ok() && at_.files.shortage) status = *at_.files.shortage;
@@ -268,7 +358,7 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
   {
     MutexLock lock(mutex_);
     running_ = false;
-    kicked_ |= is_portion;  // the rest comes at once
+    kicked_ |= is_to_point;  // the rest comes at once
     NoteOutcome(flushed, status);
   }
   LetInPostponed();
@@ -281,8 +371,18 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
     at_.files.loss.reset();
     has_loss_ = false;
   }
+  if (is_hurried && std::any_of(waiters.begin(), waiters.end(), IsCommit))
+    static_cast<void>(Context().Sleep(kAfterCommits));
   MutexLock lock(mutex_);
   has_runner_ = false;
+  runner_left_.NotifyOne();
+}
+
+void SyncRounds::BeginAgain(std::vector<Waiter> waiters) {
+  KeepOnly(waiters, [](const Waiter&) { return false; });
+  MutexLock lock(mutex_);
+  running_ = has_runner_ = false;
+  kicked_ = true;
   runner_left_.NotifyOne();
 }
 
@@ -300,19 +400,19 @@ void SyncRounds::NoteOutcome(const Status& flushed, const Status& status) {
   last_error_ = error;
 }
 
-Status SyncRounds::RunOnce(DirtyFiles::Which which, bool is_awaited) {
-  at_.files.shortage.reset();
+Status SyncRounds::RunOnce(const DirtyFiles::Selection& selection, const Publisher::Round& round) {
   CAIRNFS_RETURN_IF_ERROR(at_.publisher.ResolveDoubt());
-  CAIRNFS_RETURN_IF_ERROR(FinishOpen(is_awaited));  // one that failed comes first: order
+  CAIRNFS_RETURN_IF_ERROR(FinishOpen(round));  // one that failed comes first: order
   RemoveOrphans();
-  at_.publisher.Open(which);
+  at_.publisher.Open(selection);
   if (at_.publisher.is_open()) round_opened.Pass();
-  return FinishOpen(is_awaited);
+  return FinishOpen(round);
 }
 
-Status SyncRounds::FinishOpen(bool is_awaited) {
+Status SyncRounds::FinishOpen(Publisher::Round round) {
   if (!at_.publisher.is_open()) return {};
-  Status status = at_.publisher.Finish({.number = rounds_total_ + 1, .is_awaited = is_awaited});
+  round.number = rounds_total_ + 1;
+  Status status = at_.publisher.Finish(round);
   if (status.ok()) rounds_total_++;
   return status;
 }

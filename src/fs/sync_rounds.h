@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <stop_token>
 #include <thread>
 
 #include "base/task_queue.h"
@@ -81,8 +83,14 @@ class SyncRounds {
     std::function<bool(uint64_t count, std::function<void(bool has_made)> then)> then;
   };
   void SetMakeRoom(MakeRoom make_room) { make_room_ = std::move(make_room); }  // before any request
-  // Calls `answer` when that is done: at once, if it is already.
-  void Request(Answer answer, Scope scope = Scope::kAll);
+  // The files and directories that a rename moves, or the file that a close waits for.
+  using Sources = std::vector<meta::Attr>;
+  // Which of the files lie at or below the sources. Among several hosts, where each file is published for itself.
+  using FindBelow = std::function<Result<std::set<InodeId>>(const Sources& sources, const std::vector<InodeId>& files)>;
+  void SetFindBelow(FindBelow find_below) { find_below_ = std::move(find_below); }  // before any request
+  // Calls `answer` when that is done: at once, if it is already. `sources`: what the caller needs. While time is short
+  // those of a kCommit go before all else, and those of a kClosed are answered for when they are durable.
+  void Request(Answer answer, Scope scope = Scope::kAll, Sources sources = {});
   void Request(Done<void> done, Scope scope = Scope::kAll);  // for a caller that never gives up
   // As Request of kAll, for a thread that may wait. If no other round runs or is asked for, and there is little to do,
   // the round runs on this thread: that saves waking another.
@@ -92,13 +100,19 @@ class SyncRounds {
   uint64_t UnwrittenBytes() const { return at_.publisher.UnwrittenBytes(); }
   std::map<InodeId, uint64_t> Unflushed() const { return at_.publisher.Unflushed(); }
   // Time is short: from now on what is closed becomes durable first, and kCommit and kNames wait for no other files.
-  // Any thread.
-  void TakeClosedFirst() { takes_closed_first_ = true; }
-  // While one lives, a round that takes all files makes what is closed durable before the others. Outlived by the
-  // rounds. Any thread.
+  // Among several hosts it does so in portions, and a round that runs with other files is cut short. Any thread.
+  void TakeClosedFirst() {
+    takes_closed_first_ = true;
+    CutShort();
+  }
+  // While one lives, a round that takes all files makes what is closed durable before the others, in the same way.
+  // Outlived by the rounds. Any thread.
   class ClosedFirst {
    public:
-    explicit ClosedFirst(SyncRounds& rounds) : rounds_(rounds) { rounds_.closed_first_count_++; }
+    explicit ClosedFirst(SyncRounds& rounds) : rounds_(rounds) {
+      rounds_.closed_first_count_++;
+      rounds_.CutShort();
+    }
     ~ClosedFirst() { rounds_.closed_first_count_--; }
     ClosedFirst(const ClosedFirst&) = delete;
 
@@ -121,9 +135,11 @@ class SyncRounds {
   std::optional<Error> DiskFailure() const;
 
  private:
+  static constexpr uint64_t kPortionBytesMin = 8 * kMiB, kPortionBytesMax = 256 * kMiB;  // but for one large file
   struct Waiter {
     Scope scope;
     Answer answer;
+    Sources sources;
   };
   struct Postponed {
     NameChange change;
@@ -133,21 +149,38 @@ class SyncRounds {
   bool MayRunHere() REQUIRES_LOCK(mutex_);
   void BeginRound() REQUIRES_LOCK(mutex_);  // REQUIRES: !has_runner_
   // The same answer, but that a lack of room is not told while room can be made: then another round is asked for.
-  Answer OnceThereIsRoom(Answer answer, Scope scope);
-  void RequestOnce(Answer answer, Scope scope);
-  // Of the waiters, those that need only what is closed, where there are any; the others are for the next round.
-  std::vector<Waiter> TakeEarly(std::vector<Waiter> waiters) EXCLUDES_LOCK(mutex_);
+  Answer OnceThereIsRoom(Answer answer, Scope scope, const Sources& sources);
+  void RequestOnce(Answer answer, Scope scope, Sources sources);
+  bool IsHurried() const { return takes_closed_first_ || closed_first_count_ > 0; }
+  static bool IsCommit(const Waiter& waiter);  // whose sources are known
+  bool NeedsOpen(const Waiter& waiter) const;  // also files that are open for writing
+  // The round that runs ends, and begins again with what goes first now.
+  void CutShort() EXCLUDES_LOCK(mutex_);
+  Context RoundContext() const EXCLUDES_LOCK(mutex_);
+  void BeginAgain(std::vector<Waiter> waiters) EXCLUDES_LOCK(mutex_);
+  // The others are for the next round.
+  void KeepOnly(std::vector<Waiter>& waiters, const std::function<bool(const Waiter&)>& keeps) EXCLUDES_LOCK(mutex_);
+  // These leave the waiters for whom it was enough.
+  Status RunHurried(std::vector<Waiter>& waiters, const Publisher::Round& round);
+  // nullopt: there are none, it cannot be known what lies below, or what is closed has its turn. That does not wait for
+  // the disk then, which works on.
+  std::optional<Status> RunCommits(std::vector<Waiter>& waiters);
+  // Among several hosts in portions.
+  Status RunClosed(std::vector<Waiter>& waiters, const Publisher::Round& round);
+  // Of closes whose files are published.
+  void AnswerPublished(std::vector<Waiter>& waiters);
   void RunRound(std::vector<Waiter> waiters);  // REQUIRES (unchecked): this thread called BeginRound
   // Asks for a round. Whether the change may be made; nullopt: not before that has ended.
   std::optional<Status> TryAdmit(NameChange change) REQUIRES_LOCK(mutex_);
   void LetInPostponed();
   void NoteOutcome(const Status& flushed, const Status& status) REQUIRES_LOCK(mutex_);
-  Status RunOnce(DirtyFiles::Which which, bool is_awaited);
-  Status FinishOpen(bool is_awaited);
+  Status RunOnce(const DirtyFiles::Selection& selection, const Publisher::Round& round);
+  Status FinishOpen(Publisher::Round round);
   void RemoveOrphans();
 
   const Parts at_;
   MakeRoom make_room_ = {};
+  FindBelow find_below_;
   std::atomic<unsigned> interval_ms_;
 
   mutable Mutex mutex_;  // before that of DirtyFiles
@@ -158,6 +191,7 @@ class SyncRounds {
   bool running_ GUARDED_BY(mutex_) = false;
   bool has_runner_ GUARDED_BY(mutex_) = false;  // a thread runs a round, or tells how it went: no other begins one
   CondVar runner_left_;
+  std::stop_source cut_short_ GUARDED_BY(mutex_);  // of the round that runs
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<Postponed> postponed_ GUARDED_BY(mutex_);  // until the next round has ended
   std::optional<Error> failure_ GUARDED_BY(mutex_);      // of the last round, when it could not be finished
@@ -168,6 +202,9 @@ class SyncRounds {
   std::atomic<unsigned> closed_first_count_{0};  // of ClosedFirst
   std::atomic<bool> has_loss_{false};            // there is a loss that nobody was told
   std::atomic<uint64_t> rounds_total_{0}, requests_total_{0};
+  // Of the thread that runs the round.
+  uint64_t portion_bytes_ = kPortionBytesMin;
+  bool commits_were_last_ = false;  // so many commits hold up nobody's files
   std::thread thread_;
 };
 

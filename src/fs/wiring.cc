@@ -295,6 +295,9 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
   totals = std::make_unique<SharedTotals>(Totals::Parts{parts.kv, table, *waiters, Context(stop.get_token())},
                                           parts.cluster->shared);
   unpublished = std::make_unique<Unpublished>(parts.names, host, *rounds);
+  rounds->SetFindBelow([this](const SyncRounds::Sources& sources, const std::vector<InodeId>& files) {
+    return unpublished->LyingBelow({}, sources, files);
+  });
   auto made_copies = std::make_unique<SharedCopies>(SharedCopies::Parts{.parts = parts,
                                                                         .options = options,
                                                                         .host = host,

@@ -423,6 +423,30 @@ TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackFailsOnlyWhatNeedsIt) {
   EXPECT_EQ(CopiesOf(lost), 2u);
 }
 
+TEST_F(ClusterChunkTest, ASyncOfSomeWaitsForNoOthersAndHoldsThemBackForAWhile) {
+  AddNodes(2);
+  TestNode& writer = *nodes_[0];
+  const TestChunk mine = MakeChunk(1, 300'000), stuck = MakeChunk(2, 300'000);
+  const auto sync = [&](const TestChunk& chunk) {
+    return writer.chunks->SyncOnly(Context().WithTimeout(std::chrono::seconds(2)),
+                                   ClusterChunkStore::SyncScope::kCopies, {&chunk.digest, 1});
+  };
+  const Kept mine_kept = PutKept(writer, mine);
+  ASSERT_OK(sync(mine));
+  EXPECT_EQ(CopiesOf(mine), 2u);
+  Down(*nodes_[1]);
+  const Kept stuck_kept = PutKept(writer, stuck);
+  ASSERT_OK(sync(mine));
+  EXPECT_FALSE(sync(stuck).ok());
+  EXPECT_TRUE(IsHere(writer, stuck));
+  const TestChunk other = MakeChunk(3, 300'000);
+  const Kept other_kept = PutKept(writer, other);
+  EXPECT_TRUE(Eventually([&] { return IsHere(writer, other); }));
+  Start(*nodes_[1]);
+  ASSERT_OK(writer.chunks->Sync());
+  EXPECT_EQ(CopiesOf(stuck), 2u);
+}
+
 TEST_F(ClusterChunkTest, AChunkThatCannotBeReadBackAndThatNobodyNeedsIsForgotten) {
   AddNodes(2);
   Down(*nodes_[1]);

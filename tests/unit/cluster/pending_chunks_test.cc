@@ -75,7 +75,7 @@ class PendingChunksTest : public ::testing::Test {
     pending_.Update(chunk);
   }
   SyncPoint Point(Scope scope) {
-    return {pending_, scope, [this](const Digest& digest) { return pinned_.contains(digest); }};
+    return {pending_.AllAwaited(), scope, [this](const Digest& digest) { return pinned_.contains(digest); }};
   }
 
   std::vector<NodeInfo> nodes_;
@@ -90,9 +90,7 @@ class PendingChunksTest : public ::testing::Test {
 TEST_F(PendingChunksTest, ASyncWaitsForWhatWasPutBefore) {
   const ChunkPtr chunk = Put();
   SyncPoint point = Point(Scope::kCopies);
-  const ChunkPtr later = Put();
-  EXPECT_TRUE(point.Covers(*chunk));
-  EXPECT_FALSE(point.Covers(*later));
+  Put();
   EXPECT_FALSE(point.IsPlaced());
   Store(chunk);
   EXPECT_TRUE(point.IsPlaced());
@@ -101,6 +99,22 @@ TEST_F(PendingChunksTest, ASyncWaitsForWhatWasPutBefore) {
   EXPECT_TRUE(point.HasCopies());
   EXPECT_EQ(pending_.awaited_bytes(), kChunkSize);
   EXPECT_EQ(pending_.Find(chunk->digest()), nullptr);
+}
+
+TEST_F(PendingChunksTest, ASyncOfSomeWaitsForNoOthers) {
+  Put();
+  const ChunkPtr last = Put(), first = Put();
+  const std::vector<Digest> digests{first->digest(), NextDigest(), last->digest()};
+  EXPECT_EQ(pending_.AwaitedOf(digests), (std::vector<ChunkPtr>{last, first})) << "in the order of the puts";
+  SyncPoint point(pending_.AwaitedOf(digests), Scope::kCopies, [](const Digest&) { return true; });
+  Store(last);
+  EXPECT_FALSE(point.IsPlaced());
+  Store(first);
+  EXPECT_TRUE(point.IsPlaced());
+  SendToTarget(first);
+  EXPECT_FALSE(point.HasCopies());
+  SendToTarget(last);
+  EXPECT_TRUE(point.HasCopies());
 }
 
 TEST_F(PendingChunksTest, ASyncWaitsOnWhileThePlacementChanges) {

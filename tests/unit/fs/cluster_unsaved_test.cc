@@ -6,6 +6,8 @@ namespace {
 
 using ClusterUnsavedTest = ClusterWaitsTest;
 
+constexpr size_t kPiece = 512 * kKiB;  // of one write
+
 Unsaved List(Host& host) {
   Unsaved unsaved;
   host.fs->maintenance().ListUnsaved({}, [&](const Unsaved& told) { unsaved = told; });
@@ -51,6 +53,102 @@ TEST_F(ClusterUnsavedTest, WhatIsDroppedWithTheSessionIsListed) {
   ASSERT_EQ(unsaved.files.size(), 1u);
   EXPECT_EQ(unsaved.files[0].inode, file.attr.inode);
   EXPECT_EQ(unsaved.bytes, 50'000u);
+}
+
+FileSystem::Created WriteNew(Host& host, const std::string& name, InodeId directory, uint64_t bytes) {
+  auto file = host.Create(name, directory);
+  const std::string text = TextOf(static_cast<int>(bytes), bytes);
+  for (size_t at = 0; at < bytes; at += kPiece) {
+    EXPECT_TRUE(host.Write(file, at, std::string_view(text).substr(at, kPiece)).ok());
+  }
+  return file;
+}
+void WriteAndRelease(Host& host, const std::string& name, InodeId directory, uint64_t bytes) {
+  host.fs->open_files().Release(WriteNew(host, name, directory, bytes).handle);
+}
+
+using Ended = std::shared_ptr<std::promise<Status>>;
+Done<void> Tell(const Ended& ended) {
+  return [ended](const Status& status) { ended->set_value(status); };
+}
+std::future<Status> WriteAndClose(Host& host, const std::string& name, InodeId directory, uint64_t bytes) {
+  const auto file = WriteNew(host, name, directory, bytes);
+  const auto ended = std::make_shared<std::promise<Status>>();
+  host.fs->open_files().Flush({file.handle}, Tell(ended), {});
+  return ended->get_future();
+}
+Status Commit(Host& host) {
+  return Host::Await<void>([&](Done<void> done) {
+    host.fs->names().Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {},
+                            std::move(done));
+  });
+}
+
+TEST_F(ClusterUnsavedTest, BeforeAnEndWhatIsClosedIsPublishedInPortions) {
+  MakeHosts(2);
+  Host& writer = host(0);
+  for (const char* name : {"a", "b", "c"}) WriteAndRelease(writer, name, kRootInode, 3 * kMiB);
+  auto open = writer.Create("open");
+  ASSERT_TRUE(writer.Write(open, 0, TextOf(1, 50'000)).ok());
+  writer.fs->EndBy(Clock::Now() + std::chrono::hours(1));
+  const uint64_t syncs = writer.chunks->syncs;
+  EXPECT_TRUE(writer.Sync().ok());
+  EXPECT_EQ(writer.chunks->syncs - syncs, 3U) << "of two files, of one, and of the open one";
+  EXPECT_EQ(writer.chunks->syncs_of_some, 2U);
+  EXPECT_TRUE(List(writer).empty());
+  EXPECT_TRUE(writer.CloseFile(open).ok());
+}
+
+TEST_F(ClusterUnsavedTest, BeforeAnEndACommitNeedsWhatLiesBelowItAlone) {
+  MakeHosts(2);
+  Host& writer = host(0);
+  WriteAndRelease(writer, "beside", kRootInode, 50'000);
+  const InodeId step = writer.MakeDirectory("step.tmp");
+  WriteAndRelease(writer, "part", step, 60'000);
+  writer.fs->EndBy(Clock::Now() + std::chrono::hours(1));
+  EXPECT_TRUE(Commit(writer).ok());
+  const Unsaved unsaved = List(writer);
+  ASSERT_EQ(unsaved.files.size(), 1U);
+  EXPECT_EQ(unsaved.files[0].path, "beside");
+  EXPECT_TRUE(writer.Sync().ok());
+  EXPECT_TRUE(List(writer).empty());
+}
+
+// The disk takes long for `big`; nobody is told of an error meanwhile.
+TEST_F(ClusterUnsavedTest, BeforeAnEndARoundIsCutShortForACommit) {
+  MakeHosts(2);
+  Host& writer = host(0);
+  const InodeId step = writer.MakeDirectory("step.tmp");
+  writer.chunks->HangSyncs();
+  writer.chunks->passing_chunks_max = 2;
+  auto big = WriteAndClose(writer, "big", kRootInode, 9 * kMiB);
+  ASSERT_TRUE(Eventually([&] { return writer.chunks->hanging_syncs() > 0; }));
+  WriteAndRelease(writer, "part", step, 1000);
+  writer.fs->EndBy(Clock::Now() + std::chrono::hours(1));
+  EXPECT_TRUE(Commit(writer).ok());
+  EXPECT_EQ(writer.fs->names().GetAttr({}, step)->inode, step);
+  const Unsaved unsaved = List(writer);
+  ASSERT_EQ(unsaved.files.size(), 1U);
+  EXPECT_EQ(unsaved.files[0].path, "big");
+  EXPECT_FALSE(IsReadyWithin(big, std::chrono::seconds(1)));
+  writer.chunks->LetSyncsGo();
+  EXPECT_TRUE(big.get().ok());
+  EXPECT_TRUE(writer.Sync().ok());
+}
+
+TEST_F(ClusterUnsavedTest, BeforeAnEndACloseWaitsForNoLargerFile) {
+  MakeHosts(2);
+  Host& writer = host(0);
+  writer.chunks->HangSyncs();
+  writer.chunks->passing_chunks_max = 2;
+  auto big = WriteAndClose(writer, "big", kRootInode, 9 * kMiB);
+  auto small = WriteAndClose(writer, "small", kRootInode, 1000);
+  ASSERT_TRUE(Eventually([&] { return writer.chunks->hanging_syncs() > 0; }));
+  writer.fs->EndBy(Clock::Now() + std::chrono::hours(1));
+  EXPECT_TRUE(small.get().ok());
+  EXPECT_FALSE(IsReadyWithin(big, std::chrono::seconds(1)));
+  writer.chunks->LetSyncsGo();
+  EXPECT_TRUE(big.get().ok());
 }
 
 }  // namespace

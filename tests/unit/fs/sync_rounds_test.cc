@@ -214,7 +214,7 @@ class ShutPublisher final : public Publisher {
   bool IsDiskFailure(const Error&) const override { return false; }
   bool is_open() const override { return is_open_; }
   Status ResolveDoubt() override { return {}; }
-  void Open(DirtyFiles::Which) override { is_open_ = true; }
+  void Open(const DirtyFiles::Selection&) override { is_open_ = true; }
   Status Finish(const Round&) override {
     is_open_ = false;
     rounds_++;
