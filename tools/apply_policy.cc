@@ -33,6 +33,9 @@ Status EndLeft(const RunDirectory& run, Report& end) {
       std::any_of(left.begin(), left.end(), [](const LeftOver& one) { return one.next != LeftOver::Next::kIsTold; });
   end.has_policy = goes_on;  // or nobody would look again
   end.stays_for_now = goes_on && taken_up.ok();
+  for (const LeftOver& one : left) {
+    if (!goes_on) end.notes.push_back(one.Sentence());  // the last time that anybody looks
+  }
   return taken_up;
 }
 

@@ -74,7 +74,8 @@ bool TellWhatTheStopWaitsFor(const MountEntry& mount) {
   return true;
 }
 
-// Waits for the end of the daemon, which is no child.
+// Waits for the end of the daemon, which is no child, or until it has let go of its data: a look at a stranger's
+// process may keep one of its threads for good (fs/descriptor_looks.h).
 void WaitForEnd(uint64_t pid, const MountEntry& mount) {
   if (pid == 0) return;
   int fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
@@ -85,6 +86,7 @@ void WaitForEnd(uint64_t pid, const MountEntry& mount) {
     int ready = poll(&wait, 1, kLookForHoldersMs);
     if (ready > 0 || (ready < 0 && errno != EINTR)) break;
     if (ready < 0) continue;
+    if (!daemon::IsInUse(mount.source)) break;
     if (!told) told = TellWhoHolds(mount, pid);
     if (Clock::Now() >= tell_stop_at && TellWhatTheStopWaitsFor(mount)) tell_stop_at = Clock::Now() + kTellStopEvery;
   }

@@ -135,9 +135,8 @@ Result<std::string> RestoreOne(LocatedDaemon& daemon, const control::TrashRestor
 }
 
 // The rest is tried where one fails, and each failure is told at the end.
-TreeRestored RestoreBelow(LocatedDaemon& daemon, const TrashTree& tree, bool shows_progress) {
+TreeRestored RestoreBelow(LocatedDaemon& daemon, const TrashTree& tree, ProgressLine& line) {
   TreeRestored done;
-  ProgressLine line(shows_progress);
   for (const control::TrashEntry& entry : tree.below) {
     control::TrashRestoreRequest request;
     request.set_id(entry.id());
@@ -146,6 +145,7 @@ TreeRestored RestoreBelow(LocatedDaemon& daemon, const TrashTree& tree, bool sho
     done.count += restored.ok() ? 1 : 0;
     line.Show(fmt::format("restored: {} of {}", done.count, tree.below.size()));
   }
+  line.Clear();
   return done;
 }
 
@@ -171,7 +171,8 @@ int RestoreTree(const TrashCommand& command, Restoring& restoring) {
     if (!top.ok()) return FailAbout(top.error());
     path = command.to.empty() ? *top : WithoutSlashes(Absolute(command.to));
   }
-  TreeRestored done = RestoreBelow(restoring.daemon, tree, !command.json);
+  ProgressLine line(!command.json);
+  TreeRestored done = RestoreBelow(restoring.daemon, tree, line);
   done.count += path.empty() ? 0 : 1;
   for (const NotRestored& one : done.failed) {
     fmt::print(stderr, "cairnfs: {} ({}): {}\n", one.id, Printable(one.path), Printable(one.why.message));

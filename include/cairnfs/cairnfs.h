@@ -138,10 +138,12 @@ enum cairnfs_exit_code {
   CAIRNFS_EXIT_PERMISSION = 6,
   /* The data directory is damaged, or of a newer format. */
   CAIRNFS_EXIT_CORRUPT = 7,
-  /* `latest` found no whole checkpoint, `retain` no policy, `commit --wait` no such ticket, `trash` no such entry. */
+  /* `latest` found no whole checkpoint, `retain` no policy, `commit --wait` no such ticket, `trash` no such entry, or
+   * the directory that it lay in is removed. */
   CAIRNFS_EXIT_NONE = 8,
   /* The time of `umount --deadline`, `drain --deadline` or `stop_deadline` was up before everything was durable; the
-   * stop of `umount --deadline` failed, or `drain` found bytes that are lost. */
+   * stop of `umount --deadline` failed, or a file that appears whole was open still; `drain` found bytes that are lost.
+   */
   CAIRNFS_EXIT_LOST = 9
 };
 

@@ -27,6 +27,7 @@ Failpoint after_name("fs.atomic_after_name", Failpoint::Kind::kKill);
 }  // namespace
 
 void AtomicFiles::Stop() {
+  looks_.Stop();
   MutexLock lock(mutex_);
   auto checks = std::move(checks_);
   lock.Unlock();
@@ -88,28 +89,30 @@ void AtomicFiles::Flush(InodeId inode, const Closing::Descriptor& closed, Done<v
         end ? MakeError(ErrorCode::kIo, "the process that opened the file was killed") : CannotBeSeen(pending->name);
     return flush([done, lost](const Status& status) { done(status.ok() ? Status(lost) : status); });
   }
-  // How many descriptors there are to look at is up to the process.
-  auto judge = [this, pending, caller, flush, done] {
-    if (!IsLastClose(pending, caller)) return flush(done);
+  auto killed = [this, pending, flush, done](const Status&) {
+    static_cast<void>(NoteEnd(*pending, true));
+    flush(done);
+  };
+  auto judge = [this, pending, caller, flush, done](bool has_closed) {
+    if (!BeginsEnd(*pending, has_closed)) return flush(done);
     flush([this, pending, caller, done](const Status& status) {
       if (status.ok()) return Publish(pending, caller, done);
       Leave(pending, status.error().message);
       done(status);
     });
   };
-  auto killed = [this, pending, flush, done](const Status&) {
-    static_cast<void>(NoteEnd(*pending, true));
-    flush(done);
-  };
-  at_.services.calls.RunToWait(caller, std::move(judge), std::move(killed));
+  looks_.CheckClosed(caller, inode, [this, caller, killed, judge](const Status& closed_by_process) {
+    if (!closed_by_process.ok() && closed_by_process.error().code == ErrorCode::kInterrupted) return killed({});
+    at_.services.calls.RunToWait(
+        caller, [judge, has_closed = closed_by_process.ok()] { judge(has_closed); }, killed);
+  });
 }
 
-bool AtomicFiles::IsLastClose(const PendingPtr& pending, const Caller& caller) {
-  const bool is_last = !HasOpenForWriting(caller.pid, pending->inode);
+bool AtomicFiles::BeginsEnd(Pending& pending, bool has_closed) {
   MutexLock lock(mutex_);
-  pending->is_closed = true;
-  if (!is_last || pending->is_ending || pending->is_killed) return false;
-  pending->is_ending = true;
+  pending.is_closed = true;
+  if (!has_closed || pending.is_ending || pending.is_killed) return false;
+  pending.is_ending = true;
   return true;
 }
 

@@ -23,6 +23,7 @@
 #include "base/task_queue.h"
 #include "base/thread_annotations.h"
 #include "fs/atomic_rules.h"
+#include "fs/descriptor_looks.h"
 #include "fs/name_changes.h"
 #include "fs/names.h"
 #include "fs/open_files.h"
@@ -45,7 +46,8 @@ class AtomicFiles {
   };
   static constexpr size_t kPendingMax = 8192;  // of all users; HasShare says how many of these one may have
 
-  explicit AtomicFiles(const Parts& parts) : at_(parts) {}
+  explicit AtomicFiles(const Parts& parts)
+      : at_(parts), looks_({parts.services.waits, parts.services.waiters}, &HasOpenForWriting) {}
   void Stop();  // what is being closed is closed first. No call may follow
 
   // Whether the name may lead each process to another file: the kernel asks each time.
@@ -134,8 +136,8 @@ class AtomicFiles {
   // Whether the process is known to have been killed, by now or then.
   bool NoteEnd(Pending& pending, bool is_killed) EXCLUDES_LOCK(mutex_);
   void NoteFailed(Pending& pending, const Error& why) EXCLUDES_LOCK(mutex_);
-  // Reads /proc at length.
-  bool IsLastClose(const PendingPtr& pending, const Caller& caller) EXCLUDES_LOCK(mutex_);
+  // True, once: `has_closed`, and the process was not killed.
+  bool BeginsEnd(Pending& pending, bool has_closed) EXCLUDES_LOCK(mutex_);
   void Publish(const PendingPtr& pending, const Caller& caller, Done<void> done);
   std::optional<std::string> WhyCutShort(const Pending& pending, const Caller& caller);
   void TakeName(const PendingPtr& pending, const Caller& caller, const Done<void>& done);
@@ -150,6 +152,7 @@ class AtomicFiles {
   void PostCheck(uint32_t uid, std::function<void()> check) EXCLUDES_LOCK(mutex_);
 
   const Parts at_;
+  DescriptorLooks looks_;
   std::atomic<size_t> pending_count_{0}, sent_back_count_{0};
   Mutex mutex_;
   std::map<Key, PendingPtr> by_name_ GUARDED_BY(mutex_);

@@ -181,6 +181,7 @@ void Policies::Apply(const Item& item, const Context& context) {
   // What was cut short is due again.
   if (context.IsStopped()) return;
   if (!report.error.empty()) TellFailure(item, path.ok() ? *path : "", report.error);
+  if (!report.has_policy && !report.notes.empty()) TellRemovals(item, *path, report);
   const Status noted = Note(item, report);
   // kConflict: the directory or its policy is gone.
   if (noted.ok() || noted.error().code == ErrorCode::kConflict) return;
@@ -221,20 +222,32 @@ Status Policies::Note(const Item& item, const Report& report) {
   return committed.ok() ? Status() : Status(committed.error());
 }
 
-void Policies::TellFailure(const Item& item, const std::string& path, const std::string& why) {
+bool Policies::MayTell() {
   const auto now = Clock::Now();
   MutexLock lock(mutex_);
-  if (now >= tell_failures_at_) {
-    if (failures_told_ > kTellAtOnce) {
-      spdlog::warn("{} more policies could not be applied: cairnfs retain DIR --show tells why",
-                   failures_told_ - kTellAtOnce);
+  if (now >= minute_ends_) {
+    if (to_tell_ > kTellAtOnce) {
+      spdlog::warn("{} more lines about policies and removals: cairnfs retain DIR --show tells of policies",
+                   to_tell_ - kTellAtOnce);
     }
-    tell_failures_at_ = now + kTellEvery;
-    failures_told_ = 0;
+    minute_ends_ = now + kTellEvery;
+    to_tell_ = 0;
   }
-  if (++failures_told_ > kTellAtOnce) return;
+  return ++to_tell_ <= kTellAtOnce;
+}
+
+void Policies::TellFailure(const Item& item, const std::string& path, const std::string& why) {
+  if (!MayTell()) return;
   spdlog::warn("the policy of '{}' (inode {}, of uid {}) is not applied: {}", Printable(path), item.directory.value,
                item.owner, Printable(why));
+}
+
+void Policies::TellRemovals(const Item& item, const std::string& path, const Report& report) {
+  if (!MayTell()) return;
+  std::string notes;
+  for (const std::string& note : report.notes) notes += (notes.empty() ? "" : "; ") + note;
+  spdlog::warn("removals in '{}' (inode {}, of uid {}) that were cut short: {}", Printable(path), item.directory.value,
+               item.owner, Printable(notes));
 }
 
 Result<std::string> Policies::Describe(const Context& context, InodeId directory) {

@@ -75,6 +75,9 @@ class Policies {
   Status Note(const Item& item, const retention::Report& report);
   void Rest() EXCLUDES_LOCK(mutex_);  // what came of it cannot be kept: everything waits a while
   void TellFailure(const Item& item, const std::string& path, const std::string& why) EXCLUDES_LOCK(mutex_);
+  // Of a directory without a policy, whose report nobody reads.
+  void TellRemovals(const Item& item, const std::string& path, const retention::Report& report) EXCLUDES_LOCK(mutex_);
+  bool MayTell() EXCLUDES_LOCK(mutex_);  // false: too much was told in this minute
 
   const Parts at_;
   const Self self_;
@@ -90,9 +93,9 @@ class Policies {
   std::set<InodeId> ended_since_look_ GUARDED_BY(mutex_);  // what a look that has begun may not know yet
   Clock::time_point paused_until_ GUARDED_BY(mutex_){};
   Clock::time_point next_look_ GUARDED_BY(mutex_){};
-  Clock::time_point tell_failures_at_ GUARDED_BY(mutex_){};  // and so many were told before
-  size_t failures_told_ GUARDED_BY(mutex_) = 0;
-  Clock::time_point next_seals_look_{};  // of the one thread that looks
+  Clock::time_point minute_ends_ GUARDED_BY(mutex_){};
+  size_t to_tell_ GUARDED_BY(mutex_) = 0;  // of the minute: kTellAtOnce are told, and how many more there were
+  Clock::time_point next_seals_look_{};    // of the one thread that looks
   std::vector<std::thread> threads_;
 };
 

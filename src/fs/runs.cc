@@ -17,7 +17,9 @@ namespace {
 
 constexpr int kRunLevelsMax = 64;
 constexpr size_t kCandidatesMax = 256;  // those of the largest steps: of others no commit is read
-constexpr uint32_t kAllMayList = 05;    // of others: read and enter
+// What a look at one counts for: it is some reads of its own.
+constexpr size_t kNamesPerCandidate = Runs::kNamesPerRefresh / Runs::kCandidatesPerRefresh;
+constexpr uint32_t kAllMayList = 05;  // of others: read and enter
 
 double SecondsOfNs(uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
 
@@ -206,15 +208,20 @@ void Runs::Look(const Context& context, InodeId inode, size_t& names_left) {
     return !read.ok() && (read.error().code == ErrorCode::kNoData || read.error().code == ErrorCode::kNotFound);
   };
   uint64_t notes = 0;
+  std::optional<InodeId> in_place;
   {
     MutexLock lock(mutex_);
     if (is_of_none(text) || is_of_none(attr)) runs_.erase(inode);
     if (!text.ok() || !attr.ok()) return;
     const auto known = runs_.find(inode);
     if (known == runs_.end() && !HasRoomFor(attr->uid)) return;
-    if (known != runs_.end() && known->second.names_as_of == attr->ctime) return;
+    if (known != runs_.end() && known->second.names_as_of == attr->ctime) {
+      in_place = known->second.in_place;
+      if (!in_place) return;
+    }
     if (known != runs_.end()) notes = known->second.notes;
   }
+  if (in_place) return LookAgain(context, inode, *in_place);
   if (names_left == 0) return;
   const auto policy = retention::ParsePolicy(*text);
   if (!policy.ok()) return;
@@ -232,8 +239,19 @@ void Runs::Look(const Context& context, InodeId inode, size_t& names_left) {
   if (run == nullptr) return;
   run->newest = found->newest;
   if (found->newest) run->committed_at = std::max(run->committed_at, found->newest->at);
-  // One that was made in place changes without its run.
-  if (found->is_committed || !found->newest) run->names_as_of = attr->ctime;
+  run->in_place = found->in_place;
+  run->names_as_of = attr->ctime;
+}
+
+// One that was made in place changes without its run.
+void Runs::LookAgain(const Context& context, InodeId run, InodeId in_place) {
+  const auto attr = names_.GetAttr(context, in_place);
+  if (!attr.ok()) return;
+  MutexLock lock(mutex_);
+  const auto known = runs_.find(run);
+  if (known == runs_.end() || known->second.in_place != in_place) return;
+  known->second.newest->at = attr->mtime;
+  known->second.committed_at = std::max(known->second.committed_at, attr->mtime);
 }
 
 Result<Runs::Found> Runs::FindNewest(const Context& context, InodeId run, const retention::Policy& policy,
@@ -251,21 +269,31 @@ Result<Runs::Found> Runs::FindNewest(const Context& context, InodeId run, const 
   std::sort(candidates.begin(), candidates.end(), std::greater<>());
   const bool are_all = candidates.size() <= kCandidatesMax;
   if (!are_all) candidates.resize(kCandidatesMax);
+  // Without a pattern nobody has said that what was made in place is a checkpoint, where others were committed.
+  const bool in_place_counts = !policy.match.empty();
   std::optional<Newest> committed, in_place;
+  InodeId newest_in_place{};
   for (const auto& [step, inode] : candidates) {
-    if (committed && committed->step != step) break;
+    const std::optional<Newest>& decided = in_place_counts && !committed ? in_place : committed;
+    if (decided && decided->step != step) break;
+    names_left -= std::min(names_left, kNamesPerCandidate);
     CAIRNFS_ASSIGN_OR_RETURN(const auto commit, names_.ReadCommit(context, inode));
-    std::optional<Newest>& newest = commit ? committed : in_place;
     // Retention has removed it, but for what stays inside it.
     if (!commit && names_.GetXattr(context, inode, CAIRNFS_XATTR_REMOVING).ok()) continue;
     CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, names_.GetAttr(context, inode));
     const Newest one{.step = step, .at = commit ? commit->record.at : attr.mtime};
-    if (!newest || one.IsNewerThan(*newest)) newest = one;
+    std::optional<Newest>& newest = commit ? committed : in_place;
+    if (newest && !one.IsNewerThan(*newest)) continue;
+    newest = one;
+    if (!commit) newest_in_place = inode;
   }
-  if (!are_all && !committed) return MakeError(ErrorCode::kTooLarge, "too many were made in place");
-  // Without a pattern nobody has said that what was made in place is a checkpoint, where others were committed.
-  const bool counts = in_place && (!committed || (!policy.match.empty() && !committed->IsNewerThan(*in_place)));
-  return Found{.newest = counts ? in_place : committed, .is_committed = !counts && committed.has_value()};
+  const bool counts = in_place && (!committed || (in_place_counts && !committed->IsNewerThan(*in_place)));
+  if (!are_all && !committed && !(counts && in_place_counts)) {
+    return MakeError(ErrorCode::kTooLarge, "too many were made in place");
+  }
+  Found found{.newest = counts ? in_place : committed};
+  if (counts) found.in_place = newest_in_place;
+  return found;
 }
 
 std::vector<RunReport> Runs::Tell() const {

@@ -60,8 +60,9 @@ class Runs {
   static constexpr size_t kNamesMax = 10'000;
   // So many policies are looked at by one Refresh, beside those of the runs that are known: the next one goes on there.
   static constexpr size_t kPoliciesPerRefresh = 64;
-  // And so many names, or as many more as one run has: what is left has its turn in a later one.
-  static constexpr size_t kNamesPerRefresh = 4 * kNamesMax;
+  // And so many names, or directories that may be the newest, or as many more as one run has: what is left has its turn
+  // in a later one.
+  static constexpr size_t kNamesPerRefresh = 4 * kNamesMax, kCandidatesPerRefresh = 1024;
 
   // Both outlive it.
   Runs(meta::Namespace& names, kv::KvStore& kv) : names_(names), kv_(kv) {}
@@ -96,6 +97,7 @@ class Runs {
     Timestamp committed_at;                      // of the last commit that was noted, or of its newest checkpoint
     std::optional<Newest> newest = {};           // nullopt: no checkpoint is left
     uint64_t notes = 0;                          // how often something was noted
+    std::optional<InodeId> in_place = {};        // `newest` as it was looked for, where no rename has published it
     std::optional<Timestamp> names_as_of = {};   // ctime of the directory; nullopt: `newest` is to be looked for
     std::optional<Timestamp> saving_since = {};  // the start of the last save of this host
     uint64_t calls_ns = 0;                       // of that save
@@ -111,9 +113,11 @@ class Runs {
   std::vector<InodeId> NextUnknown(const Context& context);
   // Takes what it has read from `names_left`. At 0 it only forgets.
   void Look(const Context& context, InodeId inode, size_t& names_left);
+  // Whether `in_place`, the run's newest, has changed.
+  void LookAgain(const Context& context, InodeId run, InodeId in_place);
   struct Found {
     std::optional<Newest> newest = {};
-    bool is_committed = false;
+    std::optional<InodeId> in_place = {};  // it, where no rename has published it
   };
   // kTooLarge: there are too many names.
   Result<Found> FindNewest(const Context& context, InodeId run, const retention::Policy& policy, size_t& names_left);

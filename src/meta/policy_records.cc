@@ -57,6 +57,11 @@ void DropPolicy(InodeId directory, kv::Transaction& transaction) {
   transaction.Delete(PolicyKey(directory)).Delete(AppliedKey(directory)).Delete(AppliedReportKey(directory));
 }
 
+Status EndPolicy(const Context& context, kv::KvStore& store, InodeId directory, kv::Transaction& transaction) {
+  transaction.Delete(AppliedKey(directory)).Delete(AppliedReportKey(directory));
+  return TouchPolicy(context, store, directory, transaction);
+}
+
 Status TouchPolicy(const Context& context, kv::KvStore& store, InodeId directory, kv::Transaction& transaction) {
   CAIRNFS_ASSIGN_OR_RETURN(const auto entry, store.Get(context, PolicyKey(directory)));
   if (entry) transaction.Put(PolicyKey(directory), PolicyKeyValue());

@@ -26,8 +26,8 @@ struct AppliedRecord {
 
 // Exists for each directory that has a policy. It is put anew by whatever may let one of its checkpoints go: a commit
 // right in it, a changed policy, a metric, a pin or hold that is taken away. So its revision tells whether there is
-// something to do. Without a policy it says that a removal has begun in the directory, and may be cut short; or it is
-// left, where one was removed while another host committed.
+// something to do. Without a policy it says that a removal may have been cut short in the directory; or it is left,
+// where one was removed while another host committed.
 std::string PolicyKey(InodeId directory);
 std::string PoliciesPrefix();  // of AppliedKey, too
 std::string PolicyKeyValue();  // the same for each
@@ -38,6 +38,9 @@ std::optional<InodeId> InodeOfAppliedKey(std::string_view key);  // the same
 
 // Adds to the transaction that all of this of a directory goes. Without it its policy is not applied.
 void DropPolicy(InodeId directory, kv::Transaction& transaction);
+// Adds that the directory has no policy any more. Its key goes once somebody has looked whether a removal was cut
+// short.
+Status EndPolicy(const Context& context, kv::KvStore& store, InodeId directory, kv::Transaction& transaction);
 // Adds to the transaction that the policy of the directory has something to do, where it has one.
 Status TouchPolicy(const Context& context, kv::KvStore& store, InodeId directory, kv::Transaction& transaction);
 

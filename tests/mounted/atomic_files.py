@@ -2,6 +2,7 @@
 """Files that appear whole, on one host: who sees what and when, which closes give the name, what kills leave, and readers
 that never see a part. Options: --rewrites N (150): of that last case. Run as root."""
 
+import contextlib
 import errno
 import os
 import random
@@ -12,12 +13,30 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from atomic_run import FILES, PATTERNS, PYTHON, Run, ends_with, error_of, others, rewrite, start, write
+from atomic_run import FILES, PATTERNS, PYTHON, STRANGER, Run, ends_with, error_of, others, rewrite, start, write
 from cairnfs_mount import Mount, Scratch, run_cases, seed_from_arguments
 from cluster import wait_until
+from silent_file import SilentFile
 from whole_files import rewrites_with_kills
 
 rewrites = 150
+# A process of which a look at an epoll descriptor never ends, and that closes twelve files of a directory at once.
+CLOSES_UNSEEN = """
+import os, select, sys, threading
+folder = sys.stdin.readline().rstrip()
+silent = os.open(sys.argv[1], os.O_RDONLY)
+epoll = select.epoll()
+threading.Thread(target=epoll.register, args=(silent, select.EPOLLIN), daemon=True).start()
+sys.stdin.readline()
+new = [os.open(f"{folder}/{n}.pt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for n in range(12)]
+for each in new: os.write(each, b"unseen")
+closing = [threading.Thread(target=os.close, args=(each,)) for each in new]
+for each in closing: each.start()
+for each in closing: each.join()
+print("closed", flush=True)
+sys.stdin.readline()
+os._exit(0)
+"""
 
 
 def others_see_the_old_file_or_none():
@@ -181,6 +200,42 @@ def one_with_very_many_descriptors_closes_too():
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
+def one_that_lets_nobody_see_its_descriptors_holds_up_itself():
+    """As long as his other filesystem does not answer; it keeps no mount from being stopped either."""
+    by = dict(user=STRANGER, group=STRANGER, extra_groups=[])
+    with Scratch() as scratch:
+        command = [PYTHON, "-c", CLOSES_UNSEEN, scratch.path + "/silent"]
+        # He ends when the silent file is gone, and not before.
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **by) as stranger, \
+                SilentFile(scratch.path + "/silent") as silent, Run() as run:
+            try:
+                his = run.path + "/his"
+                os.mkdir(his)
+                os.chown(his, STRANGER, STRANGER)
+                print(his, file=stranger.stdin, flush=True)
+                silent.await_poll()
+                print(file=stranger.stdin, flush=True)
+                wait_until(lambda: looks(run.mount) >= 4)
+                for number in range(3):
+                    rewrite(run.model, f"{number}")
+                    assert others(run.model) == f"{number}"
+                # He is answered in the end, and has what he wrote: all copies of his descriptors are closed.
+                assert stranger.stdout.readline() == "closed\n"
+                wait_until(lambda: [others(f"{his}/{number}.pt") for number in range(12)] == ["unseen"] * 12)
+                wait_until(lambda: looks(run.mount) == 4)
+            finally:
+                stranger.kill()
+
+
+def looks(mount):
+    """Threads of the daemon that look at descriptors at the moment."""
+    names = []
+    for thread in os.listdir(f"/proc/{mount.pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{mount.pid}/task/{thread}/comm", encoding="ascii") as name:
+            names.append(name.read())
+    return names.count("cairn-looks\n")
+
+
 def a_killed_writer_leaves_the_old_file():
     with Run() as run:
         for number in signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV:
@@ -339,6 +394,7 @@ def readers_never_see_a_part():
 
 CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_hidden,
          the_last_close_of_its_process_gives_the_name, an_exec_closes_and_ends, one_with_very_many_descriptors_closes_too,
+         one_that_lets_nobody_see_its_descriptors_holds_up_itself,
          a_killed_writer_leaves_the_old_file, a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name,
          each_process_has_its_own_and_the_last_wins, the_writer_finds_its_own_file_by_the_name,
          readers_never_see_a_part)

@@ -113,10 +113,14 @@ def removals_without_a_policy_are_taken_up():
     """As `retain --now` leaves them when it is killed, and the daemon with it."""
     with Scratch() as scratch:
         mount = Mount(scratch)
-        run = make_owned_run(mount, "run", 2)
-        going = f"{run}/.cairnfs-going-abcdefghijklmnop"
-        os.rename(run + "/step-1", going)
-        os.setxattr(going, "user.cairnfs.removing", os.path.basename(going).encode())
+        run, off, given = (make_owned_run(mount, name, 2) for name in ("run", "off", "given"))
+        for directory in off, given:
+            call("retain", directory, "--keep-last", "2")
+        going = [begin_removal(directory) for directory in (run, off, given)]
+        # The policy goes before anybody has gone on with what is left.
+        call("retain", off, "--off")
+        subprocess.run(["chown", "-R", str(OWNER + 1), given], check=True)
+        assert call("retain", given, "--show", expect=8).stdout == ""
         # Of another owner: nobody has said that root is to touch it.
         foreign = f"{run}/.cairnfs-going-ponmlkjihgfedcba"
         os.mkdir(run + "/step-0")
@@ -125,10 +129,19 @@ def removals_without_a_policy_are_taken_up():
         call("wait", mount.path)
         mount.kill()
         mount = Mount(scratch)
-        wait_until(lambda: not os.path.exists(going), what="it is removed")
+        wait_until(lambda: not any(os.path.exists(path) for path in going), what="they are removed")
         assert sorted(os.listdir(run)) == [os.path.basename(foreign), "step-2"], os.listdir(run)
         assert call("retain", run, "--show", expect=8).stdout == ""
+        wait_until(lambda: f"then rm -r {os.path.basename(foreign)}" in mount.log(), what="what stays is told")
         mount.umount()
+
+
+def begin_removal(run):
+    """As one that was killed; the name that step-1 has then."""
+    going = f"{run}/.cairnfs-going-abcdefghijklmnop"
+    os.rename(run + "/step-1", going)
+    os.setxattr(going, "user.cairnfs.removing", os.path.basename(going).encode())
+    return going
 
 
 def left_of(run, step):

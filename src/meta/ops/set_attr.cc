@@ -1,4 +1,5 @@
 #include "base/clock.h"
+#include "cairnfs/cairnfs.h"
 #include "meta/look_ahead.h"
 #include "meta/policy_records.h"
 
@@ -24,7 +25,10 @@ Result<Attr> Namespace::SetAttr(const Context& context, InodeId inode, const Att
       transaction.IfRevision(DirectoryTimesKey(inode), times ? times->revision : 0).Delete(DirectoryTimesKey(inode));
     }
     // A policy of retention is one user's word about what may go. The next owner has not given it.
-    if (changes.uid && *changes.uid != record.uid && IsDirectory(record)) DropPolicy(inode, transaction);
+    if (changes.uid && *changes.uid != record.uid && IsDirectory(record)) {
+      transaction.Delete(XattrKey(inode, CAIRNFS_XATTR_RETAIN));
+      CAIRNFS_RETURN_IF_ERROR(EndPolicy(context, store, inode, transaction));
+    }
     if (changes.mode) record.mode = (record.mode & S_IFMT) | (*changes.mode & 07777);
     record.mode &= ~(changes.mode_cleared & 07777);
     if (changes.uid) record.uid = *changes.uid;

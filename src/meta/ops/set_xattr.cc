@@ -10,7 +10,7 @@ Status AddPolicyEffect(const Context& context, kv::KvStore& store, InodeId direc
                        const PolicyEffect& effect, kv::Transaction& transaction) {
   using Own = PolicyEffect::Own;
   if (effect.own == Own::kHasOne) transaction.Put(PolicyKey(directory), PolicyKeyValue());
-  if (effect.own == Own::kHasNone) DropPolicy(directory, transaction);
+  if (effect.own == Own::kHasNone) CAIRNFS_RETURN_IF_ERROR(EndPolicy(context, store, directory, transaction));
   if (effect.ends_commit) transaction.Delete(CommitKey(directory));
   return effect.touches_above ? TouchPolicy(context, store, record.parent, transaction) : Status();
 }

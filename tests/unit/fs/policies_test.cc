@@ -119,7 +119,11 @@ TEST(PoliciesTest, AppliedOnceSomethingChanged) {
   EXPECT_TRUE(runner.IsQuiet());
   world.fs->policies().SetReadOnly(false);
   EXPECT_TRUE(runner.Await(5));
+  retention::Report none;
+  none.has_policy = false;
+  runner.Answer(none);
   ASSERT_TRUE(world.fs->attributes().RemoveXattr(ByUser(), run, CAIRNFS_XATTR_RETAIN).ok());
+  EXPECT_TRUE(runner.Await(6)) << "for what a removal may have left";
   CommitIn(*world.fs, run, "step-3");
   EXPECT_TRUE(runner.IsQuiet());
   EXPECT_EQ(LastTimeOf(*world.fs, run).error().code, ErrorCode::kNoData);
@@ -152,7 +156,13 @@ TEST(PoliciesTest, OneOfAnEarlierOwnerEnds) {
   ASSERT_TRUE(runner.Await(1));
   meta::AttrChanges changes;
   changes.uid = kUser + 1;
+  retention::Report none;
+  none.has_policy = false;
+  runner.Answer(none);
   ASSERT_TRUE(world.names->SetAttr({}, run, changes).ok());
+  EXPECT_FALSE(world.names->GetXattr({}, run, CAIRNFS_XATTR_RETAIN).ok()) << "the next owner has not given it";
+  EXPECT_TRUE(runner.Await(2)) << "for what a removal may have left";
+  EXPECT_EQ(runner.jobs[1].owner, kUser + 1);
   CommitIn(*world.fs, run, "step-1");
   EXPECT_TRUE(runner.IsQuiet());
   EXPECT_EQ(LastTimeOf(*world.fs, run).error().code, ErrorCode::kNoData);

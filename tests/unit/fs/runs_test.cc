@@ -1,6 +1,7 @@
 // What the metrics tell of the saves of each directory that has a retention policy.
 #include "fs/runs.h"
 
+#include "../../support/passing_store.h"
 #include "cairnfs/cairnfs.h"
 #include "cluster_fixture.h"
 #include "fixture.h"
@@ -200,6 +201,57 @@ TEST_F(RunsTest, ARefreshLooksAtSoManyPolicies) {
   EXPECT_EQ(runs.Tell()[0].checkpoint_step, 1U);
 }
 
+class StoreThatCounts final : public PassingOn<kv::KvStore> {
+ public:
+  using PassingOn::PassingOn;
+  Result<std::optional<kv::KvEntry>> Get(const Context& context, std::string_view key) override {
+    ++reads;
+    return PassingOn::Get(context, key);
+  }
+  Result<kv::KvRange> Range(const Context& context, std::string_view begin, std::string_view end,
+                            size_t limit) override {
+    ++reads;
+    return PassingOn::Range(context, begin, end, limit);
+  }
+  Result<kv::KvSnapshot> Read(const Context& context, std::span<const kv::KvSpan> spans) override {
+    ++reads;
+    return PassingOn::Read(context, spans);
+  }
+  size_t reads = 0;
+};
+
+// What a scrape costs the store does not grow with what a user makes.
+TEST_F(RunsTest, ManyThatWereMadeInPlaceCostFewReads) {
+  constexpr size_t kSteps = 256;
+  StoreThatCounts store(*world.kv);
+  meta::Namespace counted(store, [](const std::vector<kv::KvWrite>&) { return Status(); });
+  Runs looked_for(counted, store);
+  std::vector<InodeId> made_runs;
+  for (size_t i = 0; i < 16; ++i) made_runs.push_back(MakeRun(names, kRootInode, "run" + std::to_string(i)));
+  for (const InodeId run : made_runs) {
+    for (size_t step = 0; step < kSteps; ++step) MakeBelow(names, run, "step-" + std::to_string(step));
+  }
+  looked_for.Refresh({});
+  ASSERT_EQ(looked_for.Tell().size(), made_runs.size());
+  for (const RunReport& told : looked_for.Tell()) EXPECT_EQ(told.checkpoint_step, kSteps - 1);
+  EXPECT_LT(store.reads, 16 * made_runs.size()) << "those of the largest step are looked at alone";
+  store.reads = 0;
+  looked_for.Refresh({});
+  EXPECT_LE(store.reads, 8 * made_runs.size()) << "and then the newest alone";
+
+  // Where no pattern says that they are checkpoints, any of them may be one that was committed.
+  Tick();
+  for (const InodeId run : made_runs) {
+    ASSERT_TRUE(
+        names.SetXattr({}, run, CAIRNFS_XATTR_RETAIN, R"({"keep_last":2})", meta::Namespace::XattrMode::kSet).ok());
+  }
+  store.reads = 0;
+  looked_for.Refresh({});
+  EXPECT_GT(store.reads, 2 * kSteps);
+  EXPECT_LT(store.reads, 5 * (Runs::kCandidatesPerRefresh + kSteps))
+      << "some for each, and as many as one run has more";
+}
+
 TEST_F(RunsTest, OneThatLosesItsPolicyIsForgotten) {
   const InodeId run = MakeRun(names, kRootInode, "run"), kept = MakeRun(names, kRootInode, "kept");
   for (const InodeId each : {run, kept}) runs.Note({}, MakeBelow(names, each, "step-1"), {.at = SecondsAgo(1)});
@@ -289,6 +341,7 @@ TEST_F(RunsTest, NobodyMakesEndlessLabels) {
     const Timestamp at = SecondsAgo(1000 - static_cast<int64_t>(i));
     const std::string name = "run" + std::to_string(i), next = "run" + std::to_string(i + 1);
     runs.Note({}, MakeBelow(names, run, "step-" + std::to_string(i)), {.at = at});
+    Tick();
     ASSERT_TRUE(names.Rename({}, {kRootInode, name, kRootInode, next}).ok());
     const InodeId brief = MakeRun(names, kRootInode, "brief" + std::to_string(i));
     runs.Note({}, MakeBelow(names, brief, "step-1"), {.at = at});

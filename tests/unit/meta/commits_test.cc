@@ -1,4 +1,5 @@
 // The record that a rename leaves of the directory that it publishes.
+#include "cairnfs/cairnfs.h"
 #include "fixture.h"
 #include "meta/commit_record.h"
 #include "meta/policy_records.h"
@@ -126,13 +127,14 @@ TEST_F(CommitsTest, ARemovalEndsTheRecord) {
 class PoliciesKeysTest : public CommitsTest {
  protected:
   using Own = PolicyEffect::Own;
+  static constexpr const char* kPolicy = CAIRNFS_XATTR_RETAIN;
   uint64_t RevisionOf(InodeId directory) {
     const auto entry = local_->Get({}, PolicyKey(directory));
     EXPECT_TRUE(entry.ok());
     return entry.ok() && *entry ? (*entry)->revision : 0;
   }
   Status SetPolicy(InodeId directory) {
-    return names().SetXattr({}, directory, "user.policy", "p", Namespace::XattrMode::kSet, {}, {},
+    return names().SetXattr({}, directory, kPolicy, "p", Namespace::XattrMode::kSet, {}, {},
                             {.own = Own::kHasOne, .touches_above = true});
   }
 };
@@ -157,8 +159,31 @@ TEST_F(PoliciesKeysTest, APolicyHasAKeyThatCommitsPutAnew) {
   RenameParams silent{run, "step-1", run, "step-2"};
   ASSERT_TRUE(names().Rename({}, silent).ok());
   EXPECT_EQ(RevisionOf(run), moved) << "one that is no commit";
-  ASSERT_TRUE(names().RemoveXattr({}, run, "user.policy", {.own = Own::kHasNone, .touches_above = true}).ok());
-  EXPECT_EQ(RevisionOf(run), 0u);
+}
+
+// Who applies policies looks once more, for what a removal has left, and then takes the key away.
+TEST_F(PoliciesKeysTest, TheEndOfAPolicyLeavesTheKey) {
+  const InodeId run = MakeDirectory(kRootInode, "run"), other = MakeDirectory(kRootInode, "other");
+  for (const InodeId directory : {run, other}) {
+    ASSERT_TRUE(SetPolicy(directory).ok());
+    kv::Transaction applied;
+    applied.Put(AppliedKey(directory), AppliedRecord{}.Encode()).Put(AppliedReportKey(directory), "{}");
+    ASSERT_TRUE(local_->Commit({}, applied).ok());
+  }
+  const uint64_t set = RevisionOf(other);
+  ASSERT_TRUE(names().RemoveXattr({}, run, kPolicy, {.own = Own::kHasNone, .touches_above = true}).ok());
+  AttrChanges changes;
+  changes.uid = 77;
+  ASSERT_TRUE(names().SetAttr({}, other, changes).ok());
+  EXPECT_FALSE(names().GetXattr({}, other, kPolicy).ok()) << "the next owner has not given it";
+  for (const InodeId directory : {run, other}) {
+    EXPECT_GT(RevisionOf(directory), set) << "there is something to do";
+    EXPECT_FALSE(*local_->Get({}, AppliedKey(directory)));
+    EXPECT_FALSE(*local_->Get({}, AppliedReportKey(directory)));
+  }
+  const InodeId plain = MakeDirectory(kRootInode, "plain");
+  ASSERT_TRUE(names().SetAttr({}, plain, changes).ok());
+  EXPECT_EQ(RevisionOf(plain), 0u);
 }
 
 TEST_F(PoliciesKeysTest, ARemovalEndsThem) {
