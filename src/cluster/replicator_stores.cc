@@ -13,7 +13,8 @@ void Replicator::StoreSoon(const ChunkPtr& chunk) {
   const Order order = first_.contains(chunk) ? Order::kFirst : Order::kAsPut;
   to_store_.emplace(chunk, order);
   auto store = [this, chunk] { Store(chunk); };
-  order == Order::kFirst ? parts_.stores.PostFirst(std::move(store)) : parts_.stores.Post(std::move(store));
+  if (order == Order::kFirst) return parts_.stores.PostFirst(std::move(store));
+  parts_.stores.Post(std::move(store));
 }
 
 // They stay in the queue too: whichever task comes first stores the chunk.
@@ -43,7 +44,10 @@ void Replicator::Store(const ChunkPtr& chunk) {
     MutexLock lock(mutex_);
     const auto found = to_store_.find(chunk);
     if (found == to_store_.end()) return;
-    if (hold_until_ && !first_.contains(chunk)) return held_back_.push_back(chunk);
+    if (hold_until_ && !first_.contains(chunk)) {
+      found->second = Order::kAsPut;  // its task is gone
+      return held_back_.push_back(chunk);
+    }
     to_store_.erase(found);
     if (chunk->is_done()) return;
     if (chunk->bytes().empty()) {

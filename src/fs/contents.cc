@@ -108,7 +108,7 @@ std::optional<Status> Contents::TryChange(const FileChange& change, MayWait may_
     CAIRNFS_RETURN_IF_ERROR(room_.Admit(kind, change.caller.uid));
   }
   if (may_wait == MayWait::kNo && inode->content->extents.extent_count() > kInlineExtentsMax) return std::nullopt;
-  if (inode->content->changed && inode->content->must_publish) rounds_.DropFreezePoints();
+  if (inode->freeze_points > 0) rounds_.DropFreezePoints();
   // What found no space does not keep the file from being emptied, which is what makes room.
   if (change.empties && inode->content->IsQuietButForFailed()) streams_.DiscardUnstored(inode);
   if (!inode->content->quiet()) return std::nullopt;

@@ -115,7 +115,6 @@ void DirtyFiles::AddFreezePoint() {
   for (const InodePtr& inode : dirty) {
     MutexLock lock(inode->mutex);
     if (!inode->content || !inode->content->changed || !IsReady(*inode)) continue;
-    inode->content->must_publish = true;
     closed.insert(inode);
   }
   // What was closed since the round took its file over comes after that.
@@ -132,6 +131,7 @@ void DirtyFiles::AddFreezePoint() {
   const auto first_closed = std::stable_partition(dirty_.begin(), dirty_.end(), is_open);
   files.insert(files.end(), first_closed, dirty_.end());
   dirty_.erase(first_closed, dirty_.end());
+  for (const InodePtr& inode : files) inode->freeze_points++;
   freeze_points_.push_back(std::move(files));
 }
 
@@ -139,8 +139,10 @@ void DirtyFiles::DropFreezePoint(size_t index) {
   MutexLock lock(mutex_);
   assert(index < freeze_points_.size());
   const auto files = freeze_points_.begin() + static_cast<ptrdiff_t>(index);
-  auto& next = index + 1 == freeze_points_.size() ? dirty_ : *(files + 1);
+  const bool is_last = index + 1 == freeze_points_.size();
+  auto& next = is_last ? dirty_ : *(files + 1);
   next.insert(next.begin(), files->begin(), files->end());
+  for (const InodePtr& inode : *files) inode->freeze_points -= is_last ? 1 : 0;
   freeze_points_.erase(files);
 }
 
@@ -164,6 +166,7 @@ std::vector<InodePtr> DirtyFiles::TakeOver(const Selection& selection) {
     if (selection.which == Which::kToPoint) {
       dirty = std::move(freeze_points_.front());
       freeze_points_.pop_front();
+      for (const InodePtr& inode : dirty) inode->freeze_points--;
     } else {
       dirty.swap(dirty_);
     }

@@ -202,6 +202,7 @@ class Inode {
   std::atomic<bool> made_without_name{false};  // it may have no name yet, and get one
   std::atomic<bool> in_trash{false};           // when it was last looked: what it has counts for no quota then
   std::atomic<bool> unlinked{false};           // set while an Operation is held
+  std::atomic<unsigned> freeze_points{0};      // of DirtyFiles that it belongs to
   std::atomic<uint64_t> freed_bytes{0};        // of an unlinked one: what its removal lets a collection find
 };
 

@@ -30,7 +30,7 @@ constexpr size_t kUnflushedShareOfFree = 16;
 // A round of so little is run by the thread that asks for it: it takes some milliseconds.
 constexpr uint64_t kBytesRunOnCallerMax = 8 * kMiB;
 
-// So what a round takes, where points are used, is an eighth to a quarter of what waits.
+// A round that takes one takes an eighth to a quarter of what waits.
 constexpr size_t kFreezePointsMax = 8;
 
 size_t UnflushedBytesMax(const store::LocalChunkStore& chunks) {
@@ -73,20 +73,23 @@ bool LocalPublisher::IsDiskFailure(const Error& error) const {
 
 bool LocalPublisher::NoteClosed(uint64_t bytes) {
   MutexLock lock(points_mutex_);
-  const bool was_enough = closed_bytes_ >= step_bytes_;
   closed_bytes_ += bytes;
-  return !was_enough && closed_bytes_ >= step_bytes_;
+  return closed_bytes_ >= step_bytes_ && !std::exchange(has_asked_for_point_, true);
 }
 
 void LocalPublisher::AddFreezePoint() {
   MutexLock turn(turnstile_);
   std::unique_lock gate(gate_);
-  MutexLock lock(points_mutex_);
-  closed_bytes_ = 0;
-  if (kv_.freeze_points() == kFreezePointsMax) {
-    for (size_t i = kFreezePointsMax; i >= 2; i -= 2) DropFreezePoint(i - 2);
-    step_bytes_ *= 2;
+  {
+    MutexLock lock(points_mutex_);
+    closed_bytes_ = 0;
+    has_asked_for_point_ = false;
+    if (freeze_points() == kFreezePointsMax) {
+      for (size_t i = kFreezePointsMax; i >= 2; i -= 2) DropFreezePoint(i - 2);
+      step_bytes_ *= 2;
+    }
   }
+  // Nobody drops any while the gate is held.
   kv_.AddFreezePoint();
   files_.AddFreezePoint();
 }
@@ -98,7 +101,7 @@ void LocalPublisher::DropFreezePoint(size_t index) {
 
 void LocalPublisher::DropFreezePoints() {
   MutexLock lock(points_mutex_);
-  while (HasFreezePoint()) DropFreezePoint(0);
+  while (freeze_points() > 0) DropFreezePoint(0);
   step_bytes_ = step_bytes_min_;
 }
 
@@ -107,11 +110,11 @@ std::vector<InodePtr> LocalPublisher::Freeze(DirtyFiles::Selection selection) {
   std::unique_lock gate(gate_);
   if (files_.empty() && !kv_.HasUnflushed()) return {};
   auto& which = selection.which;
-  if (which == DirtyFiles::Which::kToPoint && !HasFreezePoint()) which = DirtyFiles::Which::kClosed;
+  if (which == DirtyFiles::Which::kToPoint && freeze_points() == 0) which = DirtyFiles::Which::kClosed;
   if (which == DirtyFiles::Which::kToPoint) {
     kv_.BeginFrozenToPoint();
     MutexLock lock(points_mutex_);
-    if (!HasFreezePoint()) step_bytes_ = step_bytes_min_;
+    if (freeze_points() == 0) step_bytes_ = step_bytes_min_;
   } else {
     DropFreezePoints();
     kv_.BeginFrozen();

@@ -31,7 +31,7 @@ class LocalPublisher final : public Publisher {
   bool NoteClosed(uint64_t bytes) override;
   void AddFreezePoint() override;
   void DropFreezePoints() override;
-  bool HasFreezePoint() const override { return kv_.freeze_points() > 0; }
+  size_t freeze_points() const override { return kv_.freeze_points(); }
   uint64_t UnwrittenBytes() const override { return kv_.UnflushedBytes() + files_.RecordBytesMax(); }
   bool MayRunOnCaller() const override;
   bool IsDiskFailure(const Error& error) const override;
@@ -67,9 +67,10 @@ class LocalPublisher final : public Publisher {
   std::shared_mutex gate_;
 
   const uint64_t step_bytes_min_;  // of closed files between two freeze points
-  Mutex points_mutex_;             // after inodes'; that the store and the files have the same freeze points
+  Mutex points_mutex_;             // after inodes'; that the store and the files drop the same freeze points
   uint64_t step_bytes_ GUARDED_BY(points_mutex_) = step_bytes_min_;
   uint64_t closed_bytes_ GUARDED_BY(points_mutex_) = 0;  // since the last freeze point
+  bool has_asked_for_point_ GUARDED_BY(points_mutex_) = false;
 
   std::atomic<bool> is_open_{false};  // set by the thread that runs the round
 

@@ -37,18 +37,11 @@ void NameChanges::NoteRemoved(const meta::Attr& attr) {
   }
   at_.totals.NoteRemoved();
   if (attr.allocated_bytes > 0) at_.room.NoteRemoved();
-  DropFreezePointsIfClosed(attr.inode);
+  const InodePtr inode = at_.table.Find(attr.inode);
+  if (inode && inode->freeze_points > 0)
+    at_.rounds.DropFreezePoints();  // of a file that goes no round stores the bytes
   at_.table.MarkUnlinked(attr.inode, (attr.mode & S_IFMT) == S_IFREG ? attr.allocated_bytes : 0);
   at_.lost.Forget(attr.inode);
-}
-
-// Of a file that goes no round makes anything durable. So a round that takes what was done while it was there takes its
-// removal too.
-void NameChanges::DropFreezePointsIfClosed(InodeId id) {
-  const InodePtr inode = at_.table.Find(id);
-  if (!inode) return;
-  MutexLock lock(inode->mutex);
-  if (inode->content && inode->content->changed && inode->content->must_publish) at_.rounds.DropFreezePoints();
 }
 
 // By names of what retention removes: it publishes nothing, and what is pinned or held gets none.

@@ -42,7 +42,6 @@ class NameChanges {
   void Sync(const Caller& caller, SyncRounds::Scope scope, Done<void> done, SyncRounds::Sources sources = {});
 
  private:
-  void DropFreezePointsIfClosed(InodeId id);
   Result<meta::RenameResult> RenameGoing(const Context& context, meta::RenameParams params);
   bool LacksPolicy(const Context& context, InodeId directory);
   Error TookTooLong() const;  // the sync point; what it waits for

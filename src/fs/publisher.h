@@ -36,10 +36,10 @@ class Publisher {
   virtual bool NoteClosed(uint64_t /*bytes*/) { return false; }
   // A round may make durable what was done before a freeze point, without what was done after it. Waits for operations.
   virtual void AddFreezePoint() {}
-  // Before a file that may belong to a freeze point is changed otherwise than by a write, or goes.
+  // Before a file that belongs to a freeze point is changed otherwise than by a write, or goes.
   // REQUIRES (unchecked): an operation is under way.
   virtual void DropFreezePoints() {}
-  virtual bool HasFreezePoint() const { return false; }
+  virtual size_t freeze_points() const { return 0; }
   // What names and records take that were let in and are in no log yet, on the disk that has them; at most.
   virtual uint64_t UnwrittenBytes() const = 0;
   // Whether so little is to be done that the thread that asks for a round may run it.

@@ -82,8 +82,8 @@ void SharedNameChanges::Rename(const meta::RenameParams& names, const Caller& ca
     return AfterUnawaited({at().rounds, at().waits, at().calls}, shared_.host, caller, std::move(commit));
   }
   // Of a directory whatever was written; of a file what was closed before, which this one counts as.
-  Sync(caller, has_directory ? SyncRounds::Scope::kCommit : SyncRounds::Scope::kClosed, std::move(commit),
-       std::move(sources));
+  if (has_directory) return Sync(caller, SyncRounds::Scope::kCommit, std::move(commit), std::move(sources));
+  Sync(caller, SyncRounds::Scope::kClosed, std::move(commit));
 }
 
 bool SharedNameChanges::ArePublished(const std::vector<meta::Attr>& files) {

@@ -284,20 +284,21 @@ void SyncRounds::AnswerPublished(std::vector<Waiter>& waiters) {
   });
 }
 
-Status SyncRounds::RunClosed(std::vector<Waiter>& waiters, const Publisher::Round& round) {
+Status SyncRounds::RunClosed(std::vector<Waiter>& waiters, const Publisher::Round& first,
+                             const Publisher::Round& others) {
   if (!at_.publisher.TakesAnyFiles()) {
-    while (at_.publisher.HasFreezePoint()) {
-      CAIRNFS_RETURN_IF_ERROR(RunOnce({.which = DirtyFiles::Which::kToPoint}, round));
+    for (size_t left = at_.publisher.freeze_points(); left > 0; --left) {  // more may come
+      CAIRNFS_RETURN_IF_ERROR(RunOnce({.which = DirtyFiles::Which::kToPoint}, first));
     }
-    return RunOnce({.which = DirtyFiles::Which::kClosed}, round);
+    return RunOnce({.which = DirtyFiles::Which::kClosed}, first);
   }
   std::optional<std::set<InodeId>> among;  // each of them has one turn
-  for (;;) {
+  for (const Publisher::Round* round = &first;; round = &others) {
     AnswerPublished(waiters);
     const auto begun = Clock::Now();
     const DirtyFiles::Selection portion{
         .which = DirtyFiles::Which::kClosed, .among = std::move(among), .bytes_max = portion_bytes_};
-    CAIRNFS_RETURN_IF_ERROR(RunOnce(portion, round));
+    CAIRNFS_RETURN_IF_ERROR(RunOnce(portion, *round));
     among = at_.files.TakeLeft();
     if (among->empty()) return {};
     const auto took = Clock::Now() - begun;
@@ -311,25 +312,31 @@ std::optional<Status> SyncRounds::RunCommits(std::vector<Waiter>& waiters) {
   for (const Waiter& waiter : waiters) {
     if (IsCommit(waiter)) moved.insert(moved.end(), waiter.sources.begin(), waiter.sources.end());
   }
-  const bool have_turn = !std::exchange(commits_were_last_, false);
   if (!at_.publisher.TakesAnyFiles() || moved.empty()) return std::nullopt;
-  if (!have_turn) {
-    CutShort();
-    return std::nullopt;
-  }
-  commits_were_last_ = true;
+  const Publisher::Round round{.is_awaited = true};
+  // What the last round could not publish is in no list before.
+  if (Status finished = FinishLast(round); !finished.ok()) return finished;
   auto below = find_below_(moved, at_.files.Dirty());
   if (!below.ok()) return std::nullopt;
   KeepOnly(waiters, IsCommit);
-  return RunOnce({.which = DirtyFiles::Which::kAll, .among = *std::move(below)}, {.is_awaited = true});
+  return RunOnce({.which = DirtyFiles::Which::kAll, .among = *std::move(below)}, round);
 }
 
 Status SyncRounds::RunHurried(std::vector<Waiter>& waiters, const Publisher::Round& round) {
-  if (const auto committed = RunCommits(waiters)) return *committed;
+  const bool commits_were_last = std::exchange(commits_were_last_, false);
+  if (!commits_were_last) {
+    if (const auto committed = RunCommits(waiters)) {
+      commits_were_last_ = true;
+      return *committed;
+    }
+  }
   const auto needs_open = [this](const Waiter& waiter) { return NeedsOpen(waiter); };
   const auto needs_none = [this](const Waiter& waiter) { return !NeedsOpen(waiter); };
   if (takes_closed_first_ && std::any_of(waiters.begin(), waiters.end(), needs_none)) KeepOnly(waiters, needs_none);
-  const Status closed = RunClosed(waiters, round);
+  // One portion is not cut short for further commits: they hold nobody up for ever.
+  Publisher::Round first = round;
+  if (commits_were_last) first.context = {};
+  const Status closed = RunClosed(waiters, first, round);
   if (IsCutShort(closed) || std::none_of(waiters.begin(), waiters.end(), needs_open)) return closed;
   at_.files.shortage.reset();  // what fails the next one meets, and tells
   return RunOnce({.which = DirtyFiles::Which::kAll}, round);
@@ -343,7 +350,7 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
   const auto is_for_all = [](const Waiter& waiter) { return IsForAll(waiter.scope); };
   const auto for_all_count = std::count_if(waiters.begin(), waiters.end(), is_for_all);
   const Publisher::Round round{.is_awaited = for_all_count > 0, .context = RoundContext()};
-  const bool is_to_point = !is_hurried && waiters.empty() && at_.publisher.HasFreezePoint();
+  const bool is_to_point = !is_hurried && waiters.empty() && at_.publisher.freeze_points() > 0;
   const bool takes_all = std::any_of(waiters.begin(), waiters.end(), needs_open);
   const auto which = takes_all     ? DirtyFiles::Which::kAll
                      : is_to_point ? DirtyFiles::Which::kToPoint
@@ -400,9 +407,13 @@ void SyncRounds::NoteOutcome(const Status& flushed, const Status& status) {
   last_error_ = error;
 }
 
-Status SyncRounds::RunOnce(const DirtyFiles::Selection& selection, const Publisher::Round& round) {
+Status SyncRounds::FinishLast(const Publisher::Round& round) {
   CAIRNFS_RETURN_IF_ERROR(at_.publisher.ResolveDoubt());
-  CAIRNFS_RETURN_IF_ERROR(FinishOpen(round));  // one that failed comes first: order
+  return FinishOpen(round);
+}
+
+Status SyncRounds::RunOnce(const DirtyFiles::Selection& selection, const Publisher::Round& round) {
+  CAIRNFS_RETURN_IF_ERROR(FinishLast(round));  // one that failed comes first: order
   RemoveOrphans();
   at_.publisher.Open(selection);
   if (at_.publisher.is_open()) round_opened.Pass();

@@ -162,11 +162,10 @@ class SyncRounds {
   void KeepOnly(std::vector<Waiter>& waiters, const std::function<bool(const Waiter&)>& keeps) EXCLUDES_LOCK(mutex_);
   // These leave the waiters for whom it was enough.
   Status RunHurried(std::vector<Waiter>& waiters, const Publisher::Round& round);
-  // nullopt: there are none, it cannot be known what lies below, or what is closed has its turn. That does not wait for
-  // the disk then, which works on.
+  // nullopt: there are none, or it cannot be known what lies below.
   std::optional<Status> RunCommits(std::vector<Waiter>& waiters);
   // Among several hosts in portions.
-  Status RunClosed(std::vector<Waiter>& waiters, const Publisher::Round& round);
+  Status RunClosed(std::vector<Waiter>& waiters, const Publisher::Round& first, const Publisher::Round& others);
   // Of closes whose files are published.
   void AnswerPublished(std::vector<Waiter>& waiters);
   void RunRound(std::vector<Waiter> waiters);  // REQUIRES (unchecked): this thread called BeginRound
@@ -175,6 +174,7 @@ class SyncRounds {
   void LetInPostponed();
   void NoteOutcome(const Status& flushed, const Status& status) REQUIRES_LOCK(mutex_);
   Status RunOnce(const DirtyFiles::Selection& selection, const Publisher::Round& round);
+  Status FinishLast(const Publisher::Round& round);
   Status FinishOpen(Publisher::Round round);
   void RemoveOrphans();
 

@@ -168,8 +168,8 @@ class LocalKvStore final : public KvStore {
   uint64_t engine_epoch_ = 0;  // counts the moments at which reads past the layers began to see other values
   size_t active_bytes_ = 0;    // with those of freeze_points_
   size_t frozen_bytes_ = 0;
-  // In order of revision. What the active layer had at one of them, of a key that it has a later value for now: the
-  // value that has the greatest revision up to the point's, in the `older` of this point or of one behind it.
+  // In order of revision. Where the active layer has a later value of a key than it had at a point, the earlier value
+  // is in `older`: in that of the point, or of one behind it.
   struct FreezePoint {
     uint64_t revision;  // of the last commit before it
     Layer older;        // what was overwritten while it was the last point

@@ -12,9 +12,9 @@ namespace {
 
 // A freeze point after each closed file, and no rounds but those that are asked for.
 struct PointsWorld : World {
-  explicit PointsWorld(unsigned flush_interval_ms = 600'000) {
+  explicit PointsWorld(unsigned flush_interval_ms = 600'000, uint64_t step_bytes = 1) {
     fs_options.flush_interval_ms = flush_interval_ms;
-    fs_options.freeze_step_bytes = 1;
+    fs_options.freeze_step_bytes = step_bytes;
     Remake();
   }
 
@@ -111,6 +111,20 @@ TEST(FreezePoints, ThereAreFewHoweverMuchWaits) {
   }
   EXPECT_TRUE(world.fs->maintenance().Drain(Context()).ok());
   EXPECT_TRUE(world.UnsavedFiles().empty());
+}
+
+TEST(FreezePoints, AfterARoundOfEverythingThereAreNewOnes) {
+  PointsWorld world(600'000, 10'000);
+  for (size_t i = 1; i <= 8; ++i) {
+    world.WriteClosed(std::to_string(i), RandomText(i, 10'000));
+    world.AwaitPoints(i);
+  }
+  world.WriteClosed("9", RandomText(9, 10'000));  // from here on they come after 20,000 bytes
+  world.AwaitPoints(5);
+  world.WriteClosed("10", RandomText(10, 12'000));
+  EXPECT_TRUE(world.fs->maintenance().Drain(Context()).ok());
+  world.WriteClosed("11", RandomText(11, 6'000));
+  world.AwaitPoints(1);
 }
 
 // The tree as it was after each change of names; and the contents that each file had, one after the other.
@@ -216,12 +230,30 @@ class History {
     names_.erase(name);
     Note();
   }
-  // The round that takes the next file does not end before some steps were done.
-  void Hold() {
-    if (std::exchange(is_held_, false)) {
+  void AppendAndAwaitPoint(const std::string& name) {
+    const size_t points = world_.kv->freeze_points();
+    Append(name);
+    static_cast<void>(Eventually([&] { return world_.kv->freeze_points() > points; }, std::chrono::milliseconds(20)));
+  }
+  // A truncation waits for the round that has the file, and comes before that has ended.
+  void EndHold() {
+    const auto is_held = [this](const auto& entry) { return entry.second == held_; };
+    const auto held = std::find_if(names_.begin(), names_.end(), is_held);
+    if (held == names_.end() || Below(2) == 0) {
       world_.engine->holding = false;
       return;
     }
+    const auto file = world_.OpenByName(held->first);
+    auto truncated = std::async(std::launch::async, [&] { return world_.Truncate(file, 0); });
+    world_.engine->holding = false;
+    ASSERT_TRUE(truncated.get().ok());
+    world_.CloseFile(file);
+    NoteContent(held_, "");
+    truncations_[held_].insert(versions_[held_]);
+  }
+  // The round that takes the next file does not end before some steps were done.
+  void Hold() {
+    if (std::exchange(is_held_, false)) return EndHold();
     if (names_.size() == kNames.size()) return;
     const std::string stuck = RandomText(random_, 900);
     world_.engine->HoldPutOf(stuck);
@@ -237,7 +269,8 @@ class History {
     NoteContent(file.attr.inode, stuck);
     world_.engine->AwaitHold();
     is_held_ = true;
-    if (Below(2) == 0) Append(*free);
+    held_ = file.attr.inode;
+    if (Below(2) == 0) AppendAndAwaitPoint(*free);
   }
   bool HasContents(const Moment& moment) {
     return std::all_of(moment.names.begin(), moment.names.end(), [&](const auto& entry) {
@@ -262,6 +295,7 @@ class History {
   std::map<InodeId, std::set<size_t>> truncations_;  // the versions that they made
   std::vector<Moment> moments_;
   bool is_held_ = false;
+  InodeId held_;
 };
 
 TEST(FreezePoints, ACrashLeavesTheTreeAsItWasAtSomeMoment) {
