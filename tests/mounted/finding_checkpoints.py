@@ -356,7 +356,8 @@ def a_mount_that_is_missing_is_told():
             assert "No such file" in call(command, mount.path + "/none", expect=code).stderr
         os.symlink(mount.path, scratch.path + "/link")
         assert call("latest", scratch.path + "/link").stdout == scratch.path + "/link/step-1\n"
-        with watching(mount.path, "--since", str(record_of(path)["revision"])) as process:
+        with watching(mount.path, "--since", "0") as process:
+            assert process.stdout.readline() == f"{record_of(path)['revision']} {path}\n"  # it has begun
             mount.umount()
             for command in ("ls", "latest", "watch", "status"):
                 assert "no CairnFS is mounted at" in call(command, mount.path, expect=3).stderr
