@@ -124,7 +124,8 @@ SyncRounds::Answer SyncRounds::OnceThereIsRoom(Answer answer, Scope scope, const
 }
 
 void SyncRounds::Request(Answer answer, Scope scope, Sources sources) {
-  RequestOnce(OnceThereIsRoom(std::move(answer), scope, sources), scope, std::move(sources));
+  Answer once = OnceThereIsRoom(std::move(answer), scope, sources);
+  RequestOnce(std::move(once), scope, std::move(sources));
 }
 
 void SyncRounds::RequestOnce(Answer answer, Scope scope, Sources sources) {
@@ -136,18 +137,16 @@ void SyncRounds::RequestOnce(Answer answer, Scope scope, Sources sources) {
       return;
     }
   }
-  bool is_published = false, is_postponed = false;
-  {
-    MutexLock lock(mutex_);
-    is_published = scope == Scope::kClosed && at_.files.empty() && !running_ && !at_.publisher.is_open();
-    if (!is_published && !stopping_) {
-      waiters_.push_back({scope, std::move(answer), std::move(sources)});
-      wake_.NotifyOne();
-      is_postponed = true;
-    }
+  MutexLock lock(mutex_);
+  const bool is_published = scope == Scope::kClosed && at_.files.empty() && !running_ && !at_.publisher.is_open();
+  if (!is_published && !stopping_) {
+    waiters_.push_back({scope, std::move(answer), std::move(sources)});
+    wake_.NotifyOne();
+    lock.Unlock();
+    if (is_commit && IsHurried()) CutShort();
+    return;
   }
-  if (is_postponed && is_commit && IsHurried()) CutShort();
-  if (is_postponed) return;
+  lock.Unlock();
   answer(is_published ? Status() : Status(MakeError(ErrorCode::kUnavailable, "the filesystem is stopping")));
 }
 
