@@ -184,13 +184,14 @@ class History {
     if (names_.contains(name)) world_.fs->names().Forget(names_[name], UINT64_MAX);
   }
   void Make(const std::string& name) {
-    if (names_.contains(name)) return;
+    if (!names_.contains(name)) WriteNew(name, Bytes());
+  }
+  void WriteNew(const std::string& name, const std::string& bytes) {
     const auto file = world_.Create(name);
     contents_[file.attr.inode] = {""};
     versions_[file.attr.inode] = 0;
     names_[name] = file.attr.inode;
     Note();
-    const std::string bytes = Bytes();
     ASSERT_TRUE(world_.Write(file, 0, bytes).ok());
     world_.CloseFile(file);
     NoteContent(file.attr.inode, bytes);
@@ -259,17 +260,10 @@ class History {
     world_.engine->HoldPutOf(stuck);
     const auto free =
         std::find_if(kNames.begin(), kNames.end(), [&](const char* name) { return !names_.contains(name); });
-    const auto file = world_.Create(*free);
-    names_[*free] = file.attr.inode;
-    contents_[file.attr.inode] = {""};
-    versions_[file.attr.inode] = 0;
-    Note();
-    ASSERT_TRUE(world_.Write(file, 0, stuck).ok());
-    world_.CloseFile(file);
-    NoteContent(file.attr.inode, stuck);
+    WriteNew(*free, stuck);
     world_.engine->AwaitHold();
     is_held_ = true;
-    held_ = file.attr.inode;
+    held_ = names_[*free];
     if (Below(2) == 0) AppendAndAwaitPoint(*free);
   }
   bool HasContents(const Moment& moment) {
