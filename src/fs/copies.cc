@@ -68,8 +68,17 @@ Status SharedCopies::SetLevel(const Context& context, InodeId directory, std::op
   return at_.host.levels().Set(context, directory, level);
 }
 
-Result<SharedCopies::Marked> SharedCopies::FindMarked(const Context& context, const meta::Attr& attr, bool is_pending) {
-  Marked found{.by_live = is_pending};
+std::vector<InodeId> SharedCopies::ChangedHere() {
+  std::vector<InodeId> changed;
+  at_.table.ForEachHeld([&changed](const InodePtr& inode) {
+    MutexLock lock(inode->mutex);
+    if (inode->content && inode->content->changed) changed.push_back(inode->id);
+  });
+  return changed;
+}
+
+Result<SharedCopies::Unsaved> SharedCopies::FindUnsaved(const Context& context, const meta::Attr& attr) {
+  Unsaved found;
   if (!S_ISDIR(attr.mode)) {
     CAIRNFS_ASSIGN_OR_RETURN(const auto state,
                              at_.parts.names.ReadFile(context, attr.inode, meta::Namespace::WithMarks::kYes));
@@ -77,11 +86,11 @@ Result<SharedCopies::Marked> SharedCopies::FindMarked(const Context& context, co
     return found;
   }
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<meta::Namespace::MarkedFile> marked, at_.parts.names.ListMarks(context));
-  std::vector<InodeId> live, dead;
+  std::vector<InodeId> live = ChangedHere(), dead;
   for (const auto& file : marked) (at_.host.Lives(file.mark) ? live : dead).push_back(file.inode);
   CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> dead_below, at_.unpublished.LyingBelow(context, {attr}, dead));
   found.by_dead = !dead_below.empty();
-  if (is_pending || found.by_dead) return found;
+  if (found.by_dead) return found;
   CAIRNFS_ASSIGN_OR_RETURN(const std::set<InodeId> live_below, at_.unpublished.LyingBelow(context, {attr}, live));
   found.by_live = !live_below.empty();
   return found;
@@ -91,17 +100,14 @@ Result<std::string> SharedCopies::DurabilityOf(const Context& context, InodeId i
   if (at_.lost.Inodes().contains(id)) return std::string(CAIRNFS_DURABILITY_LOST);
   CAIRNFS_ASSIGN_OR_RETURN(const meta::Attr attr, at_.parts.names.GetAttr(context, id));
   bool is_pending = false, is_local = false;
-  if (S_ISDIR(attr.mode)) {
-    is_pending = !at_.rounds.NothingPending();
-  } else if (InodePtr inode = at_.table.Find(id)) {
+  if (const InodePtr inode = at_.table.Find(id)) {
     MutexLock lock(inode->mutex);
     is_pending = inode->content && inode->content->changed;
     is_local = inode->content && inode->content->shared().published_locally;
   }
-  CAIRNFS_ASSIGN_OR_RETURN(const Marked marked, FindMarked(context, attr, is_pending));
-  if (marked.by_dead) return std::string(CAIRNFS_DURABILITY_LOST);
-  is_pending = marked.by_live;
-  if (is_pending) return std::string(CAIRNFS_DURABILITY_PENDING);
+  CAIRNFS_ASSIGN_OR_RETURN(const Unsaved unsaved, FindUnsaved(context, attr));
+  if (unsaved.by_dead) return std::string(CAIRNFS_DURABILITY_LOST);
+  if (is_pending || unsaved.by_live) return std::string(CAIRNFS_DURABILITY_PENDING);
   // Wherever it lies by now. Which of the missing copies are of this file is not looked up.
   if (!is_local && at_.parts.lacks_copies) is_local = at_.parts.lacks_copies();
   if (is_local) return std::string(CAIRNFS_DURABILITY_LOCAL);

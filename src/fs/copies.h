@@ -70,7 +70,6 @@ class SharedCopies final : public Copies {
     ClusterHost& host;
     const SharedSession& session;
     InodeTable& table;
-    SyncRounds& rounds;
     LostFiles& lost;
     Calls& calls;
     Unpublished& unpublished;
@@ -91,11 +90,11 @@ class SharedCopies final : public Copies {
 
  private:
   // Whether sessions that live, or that have ended, have not published the file, or files below the directory.
-  struct Marked {
+  struct Unsaved {
     bool by_live = false, by_dead = false;
   };
-  // `is_pending`: what lives need not be looked for.
-  Result<Marked> FindMarked(const Context& context, const meta::Attr& attr, bool is_pending);
+  Result<Unsaved> FindUnsaved(const Context& context, const meta::Attr& attr);
+  std::vector<InodeId> ChangedHere();
 
   const Parts at_;
 };

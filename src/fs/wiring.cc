@@ -303,7 +303,6 @@ SharedFileSystem::SharedFileSystem(const FileSystem::Parts& the_parts, const FsO
                                                                         .host = host,
                                                                         .session = own_session,
                                                                         .table = table,
-                                                                        .rounds = *rounds,
                                                                         .lost = *lost,
                                                                         .calls = own_calls,
                                                                         .unpublished = *unpublished});
