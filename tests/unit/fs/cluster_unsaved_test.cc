@@ -136,6 +136,54 @@ TEST_F(ClusterUnsavedTest, BeforeAnEndARoundIsCutShortForACommit) {
   EXPECT_TRUE(writer.Sync().ok());
 }
 
+// It becomes known only then that the store has not taken the file's record, since another host's came before.
+TEST_F(ClusterUnsavedTest, BeforeAnEndACommitNeedsWhatTheRoundBeforeCouldNotPublish) {
+  MakeHosts(2);
+  Host& writer = host(0);
+  const InodeId step = writer.MakeDirectory("step.tmp");
+  writer.Put("part", TextOf(1, 10'000), step);
+  auto file = writer.Open("part", {.read = true, .write = true}, step);
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(writer.Write(*file, 10'000, "mine").ok());
+  bool is_refused = false;
+  writer.gate->refuse = [&is_refused](const kv::Transaction& transaction) -> std::optional<Error> {
+    const auto& writes = transaction.writes;
+    const auto is_record = [](const kv::KvWrite& write) { return write.key.starts_with('D') && write.value; };
+    if (is_refused || std::none_of(writes.begin(), writes.end(), is_record)) return std::nullopt;
+    is_refused = true;
+    return Gate::Away();
+  };
+  EXPECT_FALSE(writer.CloseFile(*file).ok());
+  EXPECT_TRUE(is_refused);
+  auto other = host(1).Open("part", {.read = true, .write = true}, step);
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(host(1).Write(*other, 0, "other").ok());
+  ASSERT_TRUE(host(1).CloseFile(*other).ok());
+  writer.fs->EndBy(Clock::Now() + std::chrono::hours(1));
+  EXPECT_TRUE(Commit(writer).ok());
+  EXPECT_TRUE(List(writer).empty());
+  EXPECT_EQ(host(1).Cat("part", step).substr(10'000), "mine");
+}
+
+// It comes after all that was closed before it, as ever.
+TEST_F(ClusterUnsavedTest, BeforeAnEndARenameOfAFileNeedsAllThatIsClosed) {
+  MakeHosts(2);
+  Host& writer = host(0);
+  writer.chunks->HangSyncs();
+  writer.chunks->passing_chunks_max = 2;
+  auto big = WriteAndClose(writer, "big", kRootInode, 9 * kMiB);
+  ASSERT_TRUE(Eventually([&] { return writer.chunks->hanging_syncs() > 0; }));
+  WriteAndRelease(writer, "small", kRootInode, 1000);
+  writer.fs->EndBy(Clock::Now() + std::chrono::hours(1));
+  const auto ended = std::make_shared<std::promise<Status>>();
+  auto renamed = ended->get_future();
+  writer.fs->names().Rename({kRootInode, "small", kRootInode, "renamed", meta::RenameMode::kReplace}, {}, Tell(ended));
+  EXPECT_FALSE(IsReadyWithin(renamed, std::chrono::seconds(1)));
+  writer.chunks->LetSyncsGo();
+  EXPECT_TRUE(renamed.get().ok());
+  EXPECT_TRUE(big.get().ok());
+}
+
 TEST_F(ClusterUnsavedTest, BeforeAnEndACloseWaitsForNoLargerFile) {
   MakeHosts(2);
   Host& writer = host(0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <future>
@@ -22,6 +23,8 @@
 #include "fs/writer.h"
 #include "io/faulty_disk.h"
 #include "io/memory_disk.h"
+#include "kv/local_store_format.h"
+#include "meta/records.h"
 #include "store/chunk_index_format.h"
 
 namespace cairnfs::fs {
@@ -48,8 +51,8 @@ inline meta::CreateParams WithMode(uint32_t mode) {
   return params;
 }
 
-// An engine on a disk that can be full, and whose scans of directory entries and reads of a chunk's index entry can be
-// held up.
+// An engine on a disk that can be full, and whose scans of directory entries, reads of a chunk's index entry and writes
+// of a file's record can be held up.
 class FullableEngine final : public kv::KvEngine {
  public:
   std::atomic<bool> full{false};
@@ -67,6 +70,11 @@ class FullableEngine final : public kv::KvEngine {
   void HoldPutOf(std::string_view bytes) {
     held_digest_ = chunking::ComputeDigest(AsBytes(bytes));
     holds_put_ = true;
+  }
+  // The next write of the file's record waits.
+  void HoldRecordOf(InodeId inode) {
+    held_record_ = kv::EngineKey(meta::FileKey(inode));
+    holds_record_ = true;
   }
   // Nothing is held any more, nor ever again: for the end of a test that may have failed.
   void LetGo() {
@@ -88,6 +96,7 @@ class FullableEngine final : public kv::KvEngine {
   Status Write(const std::vector<kv::EngineWrite>& writes, kv::WriteMode mode) override {
     writes_total++;
     written_keys_total += writes.size();
+    if (holds_record_ && HasHeldRecord(writes) && holds_record_.exchange(false)) Hold();
     if (writes_until_full-- == 0) full = true;
     if (full) return MakeError(ErrorCode::kNoSpace, "the disk is full");
     return memory_->Write(writes, mode);
@@ -103,8 +112,13 @@ class FullableEngine final : public kv::KvEngine {
   }
 
   std::unique_ptr<kv::KvEngine> memory_ = kv::OpenMemoryEngine();
-  std::atomic<bool> holds_put_{false}, lets_go_{false};
+  bool HasHeldRecord(const std::vector<kv::EngineWrite>& writes) const {
+    return std::any_of(writes.begin(), writes.end(), [this](const auto& write) { return write.key == held_record_; });
+  }
+
+  std::atomic<bool> holds_put_{false}, holds_record_{false}, lets_go_{false};
   Digest held_digest_;
+  std::string held_record_;
 };
 
 class World {

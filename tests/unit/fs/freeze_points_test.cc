@@ -28,6 +28,10 @@ struct PointsWorld : World {
     EXPECT_TRUE(Eventually([&] { return kv->freeze_points() == count; }))
         << kv->freeze_points() << " instead of " << count;
   }
+  void RunRoundsAfter(unsigned ms) {
+    fs_options.flush_interval_ms = ms;
+    fs->maintenance().Change(fs_options, [](const Status&) {});
+  }
   std::set<std::string> UnsavedFiles() {
     std::set<std::string> files;
     fs->maintenance().ListUnsaved({}, [&](const Unsaved& told) {
@@ -75,8 +79,7 @@ TEST(FreezePoints, ARoundThatNobodyAwaitsTakesOneAfterTheOther) {
     world.WriteClosed(std::to_string(i), RandomText(i, 50'000));
     world.AwaitPoints(i);
   }
-  world.fs_options.flush_interval_ms = 50;
-  world.fs->maintenance().Change(world.fs_options, [](const Status&) {});
+  world.RunRoundsAfter(50);
   EXPECT_TRUE(Eventually([&] { return world.UnsavedFiles().empty(); }));
   EXPECT_GE(world.fs->maintenance().GetStatus().sync_rounds_total, 4u);
   EXPECT_EQ(world.kv->freeze_points(), 0u);
@@ -91,6 +94,30 @@ TEST(FreezePoints, ATruncatedFileIsOfTheRoundThatTakesWhatCameAfter) {
   world.AwaitPoints(2);
   ASSERT_TRUE(world.Truncate(file, 0).ok());
   EXPECT_EQ(world.kv->freeze_points(), 0u);
+}
+
+// Also where the round has all of it in its record, with what was closed after that round had begun.
+TEST(FreezePoints, SoIsOneThatTheRoundBeforeHasPublishedWhole) {
+  PointsWorld world(600'000, 1000);
+  const std::string stuck = RandomText(1, 600), added = RandomText(2, 20'000);
+  world.engine->HoldPutOf(stuck);
+  const auto file = world.WriteClosed("a", RandomText(3, 500));
+  world.WriteClosed("b", stuck);
+  world.AwaitPoints(1);
+  world.RunRoundsAfter(50);
+  world.AwaitPoints(0);  // the round that has both files waits for the second
+  const auto opened = world.OpenByName("a");
+  ASSERT_TRUE(world.Write(opened, 500, added).ok());
+  world.CloseFile(opened);
+  world.AwaitPoints(1);
+  ASSERT_TRUE(Eventually([&] { return world.chunks->Stats().chunk_count == 2; })) << "all but the stuck one";
+  world.engine->HoldRecordOf(file.attr.inode);
+  world.engine->holding = false;
+  world.engine->AwaitHold();
+  const auto reopened = world.OpenByName("a");
+  ASSERT_TRUE(world.Truncate(reopened, 0).ok());
+  EXPECT_EQ(world.kv->freeze_points(), 0u);
+  world.engine->LetGo();
 }
 
 TEST(FreezePoints, SoIsOneThatIsRemoved) {
