@@ -291,7 +291,20 @@ bool AtomicFiles::Unlink(uint32_t thread, InodeId directory, std::string_view na
   return own != nullptr && End(own, IsNamed::kNo);
 }
 
+// A thread without a number finds no such files.
+bool AtomicFiles::MustSendBack(uint32_t thread, const meta::RenameParams& params) {
+  const auto before = TakeSentBack(thread);
+  if (thread == 0 || (before && before->renames)) return false;
+  return IsPending(params.to_parent, params.to_name) ||
+         (params.mode == meta::RenameMode::kExchange && IsPending(params.from_parent, params.from_name));
+}
+
 Result<std::optional<meta::RenameParams>> AtomicFiles::BeginRename(uint32_t thread, const meta::RenameParams& params) {
+  if (MustSendBack(thread, params)) {
+    NoteSentBack(thread,
+                 {.renames = true, .inode = {}, .directory = {}, .started = StartOf(thread), .at = Clock::Now()});
+    return MakeError(ErrorCode::kStale, "both names are to be looked up again");
+  }
   const PendingPtr own = FindOwn(thread, params.from_parent, params.from_name);
   if (own == nullptr) return std::optional<meta::RenameParams>();
   if (params.mode == meta::RenameMode::kExchange) {

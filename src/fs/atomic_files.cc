@@ -97,7 +97,14 @@ bool AtomicFiles::IsSentBack(uint32_t thread) {
   if (sent_back_count_ == 0) return false;
   MutexLock lock(mutex_);
   const auto found = sent_back_.find(thread);
-  return found != sent_back_.end() && !found->second.looked_up;
+  return found != sent_back_.end() && !found->second.renames && !found->second.looked_up;
+}
+
+bool AtomicFiles::IsSentBackToRename(uint32_t thread) {
+  if (sent_back_count_ == 0) return false;
+  MutexLock lock(mutex_);
+  const auto found = sent_back_.find(thread);
+  return found != sent_back_.end() && found->second.renames;
 }
 
 std::optional<AtomicFiles::SentBack> AtomicFiles::TakeSentBack(uint32_t thread) {
@@ -137,7 +144,7 @@ Status AtomicFiles::CheckSeen(const Caller& caller, InodeId directory, InodeId i
 Result<std::optional<AtomicFiles::SentBack>> AtomicFiles::MustSendBack(InodeId inode, const Caller& caller) {
   AtomicRules& rules = at_.services.atomic_rules;
   const auto before = TakeSentBack(caller.pid);
-  const bool is_again = before && before->inode == inode;
+  const bool is_again = before && !before->renames && before->inode == inode;
   if (is_again && before->looked_up) CAIRNFS_RETURN_IF_ERROR(*before->looked_up);
   if (rules.AreNone() || is_again) return std::optional<SentBack>();
   const InodePtr known = at_.services.table.Find(inode);

@@ -56,6 +56,8 @@ class AtomicFiles {
   Result<meta::Attr> Lookup(const Context& context, uint32_t thread, InodeId directory, std::string_view name);
   // Whether the thread's last open was sent back by Open, and it has not looked the file up again.
   bool IsSentBack(uint32_t thread);
+  // The same of its last rename, by BeginRename: the kernel is to ask for what it looks up now each time.
+  bool IsSentBackToRename(uint32_t thread);
 
   // Who opens the name, which may be another's by the time of the close.
   struct Opener {
@@ -88,7 +90,9 @@ class AtomicFiles {
   // False: the process has no such file of its own under this name. Else it has none from now on.
   bool Unlink(uint32_t thread, InodeId directory, std::string_view name);
   // nullopt: the first name leads the process to no such file. Else `params` is of the file itself: it gets the new
-  // name at once, and is written in place from then on. kInvalidArgument: it cannot be exchanged.
+  // name at once, and is written in place from then on. kInvalidArgument: it cannot be exchanged. kStale: the thread is
+  // sent back, to look both names up once more: the kernel moves what it knows of a name, also for how long it knows
+  // it, to a name that leads each process to another file.
   Result<std::optional<meta::RenameParams>> BeginRename(uint32_t thread, const meta::RenameParams& params);
   // The rename that the process asked for was made; `named`: as BeginRename has it.
   void EndRename(uint32_t thread, const meta::RenameParams& params, const std::optional<meta::RenameParams>& named);
@@ -104,6 +108,7 @@ class AtomicFiles {
   };
   // A thread whose open was answered so that the kernel looks the path up again. Whatever comes of that takes it away.
   struct SentBack {
+    bool renames = false;
     InodeId inode;         // that it opened
     InodeId directory;     // in which this host last saw its name; 0: not known
     uint64_t started = 0;  // the thread
@@ -114,6 +119,7 @@ class AtomicFiles {
   enum class IsNamed { kNo, kYes };
 
   bool IsPending(InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
+  bool MustSendBack(uint32_t thread, const meta::RenameParams& params) EXCLUDES_LOCK(mutex_);
   // One whose last close has not begun.
   PendingPtr FindOwn(uint32_t thread, InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
   PendingPtr FindLocked(const Place& place, const ProcessId& process) REQUIRES_LOCK(mutex_);

@@ -37,7 +37,8 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid);
-  const bool is_asked = IsAskedEachTime(request, InodeId{parent}, name);
+  fs::AtomicFiles& atomic_files = SessionOf(request).filesystem().atomic_files();
+  const bool is_asked = IsAskedEachTime(request, InodeId{parent}, name) || atomic_files.IsSentBackToRename(thread);
   // A file by its handle.
   const bool is_beside = Receiver::Current().is_beside() && std::string_view(name) == ".";
   auto reply = [request, parent, is_asked, is_beside, name = std::string(name)](const Result<meta::Attr>& attr) {
@@ -50,7 +51,7 @@ void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     absent.entry_timeout = CacheTimesOf(request, {}, place).entry_seconds;
     fuse_reply_entry(request, &absent);
   };
-  if (SessionOf(request).filesystem().atomic_files().IsSentBack(thread)) {
+  if (atomic_files.IsSentBack(thread)) {
     auto look_up = [request, parent, name = std::string(name), reply](fs::FileSystem& filesystem,
                                                                       const fs::Caller& caller) {
       const fs::AtomicFiles::Opener opener{caller, CredentialsOf(request)};

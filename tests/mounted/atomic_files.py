@@ -3,6 +3,7 @@
 that never see a part. Options: --rewrites N (150): of that last case. Run as root."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import random
@@ -372,6 +373,29 @@ def the_writer_finds_its_own_file_by_the_name():
         assert others(run.model) == "over"
 
 
+def what_others_move_to_the_name_is_replaced_by_the_close():
+    """The kernel moves what it knows of the old name, which it need not ask for again."""
+    def exchange(temporary, path):
+        ctypes.CDLL(None, use_errno=True).renameat2(-100, temporary.encode(), -100, path.encode(), 2)
+
+    with Run() as run:
+        for number, move in enumerate((os.rename, exchange, lambda temporary, path: exchange(path, temporary))):
+            rewrite(run.model, "old")
+            new = write(run.model, f"new {number}")
+            temporary = (run.path, run.mount.path)[number % 2] + "/temporary"
+            rewrite(temporary, f"moved {number}")
+            child = os.fork()
+            if child == 0:
+                os.stat(temporary)
+                move(temporary, run.model)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            assert others(run.model) == f"moved {number}"
+            assert os.stat(run.model).st_ino == os.fstat(new).st_ino
+            os.close(new)
+            assert others(run.model) == f"new {number}"
+
+
 def readers_never_see_a_part():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -397,7 +421,7 @@ CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_h
          one_that_lets_nobody_see_its_descriptors_holds_up_itself,
          a_killed_writer_leaves_the_old_file, a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name,
          each_process_has_its_own_and_the_last_wins, the_writer_finds_its_own_file_by_the_name,
-         readers_never_see_a_part)
+         what_others_move_to_the_name_is_replaced_by_the_close, readers_never_see_a_part)
 
 
 if __name__ == "__main__":
