@@ -218,8 +218,12 @@ void AtomicFiles::TakeName(const PendingPtr& pending, const Caller& caller, cons
   before_name.Pass();
   at_.names.Rename(params, caller, [this, pending, is_refused, done](const Status& named) {
     after_name.Pass();
-    if (named.ok()) static_cast<void>(End(pending, IsNamed::kYes));
-    if (named.ok()) return done({});
+    if (named.ok()) {
+      return at_.names.FollowQuotaOfNamed(pending->inode, [this, pending, done](const Status&) {
+        static_cast<void>(End(pending, IsNamed::kYes));
+        done({});
+      });
+    }
     if (*is_refused) {
       constexpr const char* kWhy = "the name stands for something else by now, which its opener may not replace";
       Leave(pending, kWhy);
@@ -322,6 +326,7 @@ void AtomicFiles::EndRename(uint32_t thread, const meta::RenameParams& params,
   if (over != nullptr && (!named || over->inode != *named->unnamed)) static_cast<void>(End(over, IsNamed::kNo));
   if (!named) return;
   if (const PendingPtr own = Find(*named->unnamed)) static_cast<void>(End(own, IsNamed::kYes));
+  at_.names.FollowQuotaOfNamed(*named->unnamed, [](const Status&) {});
 }
 
 }  // namespace cairnfs::fs

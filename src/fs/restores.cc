@@ -52,8 +52,16 @@ Result<bool> Names::PromiseRoom(const Context& context, const meta::RestoreParam
   if (directory.quota.value == 0) return false;
   const InodeId id = params.entry.parts.inode;
   CAIRNFS_ASSIGN_OR_RETURN(const meta::FileState state, at_.parts.names.ReadFile(context, id));
-  if (!state.record) return false;
-  const meta::QuotaBytes bytes{state.record->allocated_bytes, state.record->unique_bytes};
+  meta::QuotaBytes bytes;
+  if (state.record) bytes = {state.record->allocated_bytes, state.record->unique_bytes};
+  if (const InodePtr inode = at_.table.Find(id)) {  // what was written is published a little later
+    MutexLock lock(inode->mutex);
+    Content* content = inode->content.get();
+    if (content != nullptr) {
+      content->FoldNewBytes(content->AllocatedBytes());
+      bytes = {content->AllocatedBytes(), content->unique_bytes};
+    }
+  }
   const Status promised = at_.quotas.Promise(context, directory.quota, id, bytes);
   return promised.ok() ? Result<bool>(true) : promised.error().WithContext("it has no room there");
 }
@@ -72,6 +80,28 @@ void Names::FollowQuota(const Context& context, const meta::Attr& restored, Inod
   if (followed.ok()) return;
   spdlog::warn("inode {} is restored, and not all of it falls under the quota of its directory: {}",
                restored.inode.value, followed.error().message);
+}
+
+void Names::FollowQuotaOfNamed(InodeId file, const Done<void>& done) {
+  if (!at_.quotas.any()) return done({});
+  auto follow = [this, file, done] {
+    const auto attr = at_.parts.names.GetAttr({}, file);
+    const InodePtr inode = attr.ok() ? at_.table.Find(file) : nullptr;
+    bool is_other = false;
+    if (inode != nullptr) {
+      MutexLock lock(inode->mutex);
+      is_other = inode->content && inode->content->quota != attr->quota;
+    }
+    if (!is_other) return done({});
+    QuotaWalk walk(at_, [](uint64_t) { return Status(); });
+    walk.MoveContent({}, file, attr->quota, [file, done](const Status& moved) {
+      if (!moved.ok()) {
+        spdlog::warn("inode {} does not count for the quota of its directory: {}", file.value, moved.error().message);
+      }
+      done({});
+    });
+  };
+  if (!at_.calls.Run(follow)) done({});
 }
 
 Status Names::RestoreAdmitted(const Context& context, const meta::RestoreParams& params) {

@@ -159,6 +159,27 @@ Result<bool> IsEmptyDirectory(const Context& context, kv::KvStore& store, InodeI
   return range.entries.empty();
 }
 
+Status MoveFileUnderQuota(const Context& context, kv::KvStore& store, const NamespaceOptions& options,
+                          const FileUnderQuota& moved, InodeRecord& inode, kv::Transaction& transaction) {
+  const auto& [id, quota] = moved;
+  const bool counts = inode.quota.value != 0 || quota.value != 0;
+  if (!IsRegular(inode) || !counts) return {};
+  inode.quota = quota;
+  if (!options.remote) return {};
+  CAIRNFS_ASSIGN_OR_RETURN(const auto entry, store.Get(context, FileKey(id)));
+  FileRecord record;  // of one that was never published, so that each host that has it open finds another record
+  record.mtime = inode.mtime;
+  record.ctime = inode.ctime;
+  if (entry) {
+    CAIRNFS_ASSIGN_OR_RETURN(record, FileRecord::Decode(entry->value));
+  }
+  record.quota = quota;
+  transaction.IfRevision(FileKey(id), entry ? entry->revision : 0).Put(FileKey(id), record.Encode());
+  auto usage = UsageOf(id, record);
+  transaction.writes.push_back(usage ? *std::move(usage) : kv::KvWrite{UsageKey(id), std::nullopt});
+  return {};
+}
+
 Status CheckSameQuota(const Context& context, kv::KvStore& store, InodeId one, InodeId other) {
   if (one == other) return {};
   for (const InodeId quota : {one, other}) {

@@ -269,6 +269,23 @@ def the_trash_and_files_that_appear_whole():
                 file.write(os.urandom(4 * MIB))
         sync(mount)
         wait_until(lambda: used(run)[0] == walk(run) == 4 * MIB, what="one of the files that appeared whole counts")
+        # Also one that was begun before there was a quota; and what is restored with all that was written just before.
+        other = mount.path + "/other"
+        os.mkdir(other)
+        os.setxattr(other, "user.cairnfs.atomic_files", b"*.pt")
+        with open(other + "/model.pt", "wb", buffering=0) as file:
+            file.write(os.urandom(3 * MIB))
+            call("quota", "set", other, "--logical", "10M")
+        wait_until(lambda: used(other)[0] == walk(other) == 3 * MIB, what="it counts once it has its name")
+        for number, fits in enumerate((True, False)):
+            write(mount.path + "/late", os.urandom(4 * MIB))
+            entry = str(os.stat(mount.path + "/late").st_ino)
+            os.unlink(mount.path + "/late")
+            call("trash", "restore", entry, f"{other}/late{number}", "--mount", mount.path, expect=0 if fits else FAILED)
+        wait_until(lambda: used(other)[0] == walk(other) == 7 * MIB)
+        mount.umount()
+        mount.mount()
+        assert used(other)[0] == walk(other) == 7 * MIB, used(other)
         mount.umount()
 
 

@@ -31,6 +31,7 @@ struct Plan {
   // Directories that get a record of this commit, with the revision of the one that they have.
   std::vector<std::pair<InodeId, uint64_t>> committed;
   bool names_unnamed = false;    // it was made without a name, and gets its first one
+  kv::Transaction under_quota;   // of one that falls under another quota by that
   std::vector<InodeId> touched;  // directories whose policy has something to do by this
   bool unchanged = false;
   uint64_t seals_revision = 0;
@@ -177,6 +178,7 @@ Status CompareQuotas(const Context& context, kv::KvStore& store, const RenamePar
 
 struct PlanOptions {
   bool may_move_directory = true, has_quotas = false;
+  const NamespaceOptions& of_namespace;
 };
 
 // The checks come in the order in which Linux makes them.
@@ -197,10 +199,17 @@ Result<Plan> MakePlan(const Context& context, kv::KvStore& store, const RenamePa
   if (params.may_move) CAIRNFS_RETURN_IF_ERROR(params.may_move(plan.from.id()));
   const bool is_new = !plan.to && (plan.crosses || plan.names_unnamed);
   const bool compares_quotas = options.has_quotas && plan.crosses && !plan.names_unnamed;
-  if (is_new || compares_quotas) {
+  const bool follows_quota = options.has_quotas && plan.names_unnamed;
+  if (is_new || compares_quotas || follows_quota) {
     CAIRNFS_ASSIGN_OR_RETURN(auto directory, LoadLiveDirectory(context, store, params.to_parent));
     plan.to_parent_revision = directory.revision;
     if (compares_quotas) CAIRNFS_RETURN_IF_ERROR(CompareQuotas(context, store, params, directory.record, plan));
+    // It fell under that of the directory in which it was begun, as that was then.
+    InodeRecord& named = plan.from.inode.record;
+    if (follows_quota && named.quota != directory.record.quota) {
+      CAIRNFS_RETURN_IF_ERROR(MoveFileUnderQuota(context, store, options.of_namespace,
+                                                 {plan.from.id(), directory.record.quota}, named, plan.under_quota));
+    }
   }
   if (plan.to && params.mode == RenameMode::kNoReplace) {
     return MakeError(ErrorCode::kAlreadyExists, "there is a " + Describe(params.to_parent, params.to_name));
@@ -248,7 +257,7 @@ void PutMoved(Entry& entry, InodeId parent, std::string_view name, Timestamp now
 }
 
 kv::Transaction BuildTransaction(const RenameParams& params, Plan& plan, Timestamp now) {
-  kv::Transaction transaction;
+  kv::Transaction transaction = std::move(plan.under_quota);
   transaction.makes_names_for = params.makes_names_for;
   transaction.may_lengthen = params.may_lengthen;
   AddCompares(params, plan, transaction);
@@ -316,8 +325,8 @@ Result<RenameResult> Namespace::Rename(const Context& context, const RenameParam
     if (hints_ && params.unnamed) ahead.WantInode(*params.unnamed, WithMarks::kNo);
     kv::KvStore& store =
         LookAt(context, ahead, {{params.from_parent, params.from_name}, {params.to_parent, params.to_name}});
-    CAIRNFS_ASSIGN_OR_RETURN(Plan plan,
-                             MakePlan(context, store, params, {may_move_directory, options_.remote || has_quotas_}));
+    CAIRNFS_ASSIGN_OR_RETURN(
+        Plan plan, MakePlan(context, store, params, {may_move_directory, options_.remote || has_quotas_, options_}));
     RenameResult result;
     result.moved = plan.from.id();
     result.moved_type = plan.from.inode.record.mode & S_IFMT;

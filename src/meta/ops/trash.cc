@@ -58,27 +58,11 @@ Status CheckQuota(const Context& context, kv::KvStore& store, InodeId id, InodeR
   return {};
 }
 
-// What is restored falls under the quota of its directory from then on, and a file counts for it. On a host alone only
-// rounds write what a file has: they do so late, below what was written meanwhile, which hides it.
+// What is restored falls under the quota of its directory from then on, and a file counts for it.
 Status MoveUnderQuota(const Context& context, kv::KvStore& store, const NamespaceOptions& options, InodeId id,
                       InodeRecord& inode, const InodeRecord& directory, kv::Transaction& transaction) {
   if (IsDirectory(inode)) return CheckQuota(context, store, id, inode, directory, transaction);
-  const bool counts = inode.quota.value != 0 || directory.quota.value != 0;
-  if (!IsRegular(inode) || !counts) return {};
-  inode.quota = directory.quota;
-  if (!options.remote) return {};
-  CAIRNFS_ASSIGN_OR_RETURN(const auto entry, store.Get(context, FileKey(id)));
-  FileRecord record;  // of one that was never published, so that each host that has it open finds another record
-  record.mtime = inode.mtime;
-  record.ctime = inode.ctime;
-  if (entry) {
-    CAIRNFS_ASSIGN_OR_RETURN(record, FileRecord::Decode(entry->value));
-  }
-  record.quota = directory.quota;
-  transaction.IfRevision(FileKey(id), entry ? entry->revision : 0).Put(FileKey(id), record.Encode());
-  auto usage = UsageOf(id, record);
-  transaction.writes.push_back(usage ? *std::move(usage) : kv::KvWrite{UsageKey(id), std::nullopt});
-  return {};
+  return MoveFileUnderQuota(context, store, options, {id, directory.quota}, inode, transaction);
 }
 
 // Adds what a directory and its attributes are once it has a name again.
