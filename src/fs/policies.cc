@@ -180,7 +180,9 @@ void Policies::Apply(const Item& item, const Context& context) {
   }
   // What was cut short is due again.
   if (context.IsStopped()) return;
-  if (!report.error.empty()) TellFailure(item, path.ok() ? *path : "", report.error);
+  // Without a name it lies in the trash, and is looked for again: it may be restored.
+  const bool has_no_name = !path.ok() && path.error().code == ErrorCode::kNotFound;
+  if (!report.error.empty() && !has_no_name) TellFailure(item, path.ok() ? *path : "", report.error);
   if (!report.has_policy && !report.notes.empty()) TellRemovals(item, *path, report);
   const Status noted = Note(item, report);
   // kConflict: the directory or its policy is gone.

@@ -334,7 +334,7 @@ Result<TicketOutcome> Tickets::Rename(const TicketRecord& record, const Context&
   }
   const auto before = at_.last_refused(record.directory);
   CAIRNFS_ASSIGN_OR_RETURN(TicketOutcome outcome, RenameByProcess(record, context));
-  if (outcome.kind != TicketOutcome::Kind::kRefused) return outcome;
+  if (outcome.kind == TicketOutcome::Kind::kRenamed) return outcome;
   CAIRNFS_ASSIGN_OR_RETURN(const bool is_renamed, has_final_name());  // its answer was lost
   if (is_renamed) return Later(outcome.reason);
   // rename(2) tells no more than a number.
