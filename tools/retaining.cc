@@ -149,6 +149,15 @@ void KeepWhatStaysBy(const Fates& anew, Fates& fates) {
   }
 }
 
+// No checkpoint goes with something in it that does not.
+void KeepSealedInside(Fate& fate) {
+  const auto sealed = ReadAttribute("./" + fate.name, CAIRNFS_XATTR_SEALED_INSIDE);
+  if (sealed.ok() && !*sealed) return;
+  fate.goes = false;
+  fate.reason = sealed.ok() ? fmt::format("'{}' in it is sealed", **sealed)
+                            : "whether something in it is sealed cannot be told: " + sealed.error().message;
+}
+
 // Adds those that a rule is about; their names.
 Result<std::set<std::string>> JudgeTemporaries(const Policy& policy, std::optional<uid_t> only_of, Timestamp now,
                                                std::string& silent, Fates& fates) {
@@ -169,6 +178,7 @@ Result<std::set<std::string>> JudgeTemporaries(const Policy& policy, std::option
                            .goes = verdict.goes,
                            .reason = std::move(verdict.reason),
                            .unwritten_for = time});
+    if (fates.lines.back().goes) KeepSealedInside(fates.lines.back());
     names.insert(name);
   }
   return names;
@@ -208,7 +218,8 @@ Result<Fates> JudgeAll(const Policy& policy, std::optional<uid_t> only_of) {
                            .inode = listing.found[i].inode,
                            .goes = verdict.goes,
                            .reason = std::move(verdict.reason)});
-    if (verdict.goes) NoteKeptInside(globs, fates.lines.back());
+    if (fates.lines.back().goes) KeepSealedInside(fates.lines.back());
+    if (fates.lines.back().goes) NoteKeptInside(globs, fates.lines.back());
   }
   std::sort(fates.lines.begin(), fates.lines.end(), [](const Fate& left, const Fate& right) {
     return std::pair(left.step, left.name) > std::pair(right.step, right.name);

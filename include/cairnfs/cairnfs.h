@@ -52,6 +52,9 @@
  * and, for what lies below, "below". EBUSY: a process has a file below open for writing, or another
  * host is yet to publish bytes of one. */
 #define CAIRNFS_XATTR_SEALED CAIRNFS_XATTR_PREFIX "sealed"
+/* Of a directory, for its owner and root: the path of a directory below it, or of itself, that is sealed. It is
+ * answered, not stored. ENODATA: there is none. */
+#define CAIRNFS_XATTR_SEALED_INSIDE CAIRNFS_XATTR_PREFIX "sealed_inside"
 /* Of a directory, for its owner and root: a line for each file below it that a process has open for writing, a few of
  * many. It is answered, not stored. */
 #define CAIRNFS_XATTR_WRITERS CAIRNFS_XATTR_PREFIX "writers"

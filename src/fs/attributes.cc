@@ -235,6 +235,11 @@ void Attributes::GetXattr(InodeId id, std::string_view name, Done<std::string> d
         caller, [this, id, caller, done] { done(DescribeWriters(caller, id)); },
         [done](const Status& refused) { done(refused.error()); });
   }
+  if (name == CAIRNFS_XATTR_SEALED_INSIDE) {
+    return at_.calls.RunToWait(
+        caller, [this, id, caller, done] { done(DescribeSealedInside(caller, id)); },
+        [done](const Status& refused) { done(refused.error()); });
+  }
   if (name == CAIRNFS_XATTR_QUOTA) return done(quotas_.Describe(caller, id));
   if (name == CAIRNFS_XATTR_OPEN_FILES) {
     const auto count = at_.keeping.CountOpen(caller, id);
@@ -333,6 +338,13 @@ Result<std::string> Attributes::DescribeSeal(const Context& context, InodeId id)
   if (!unsealed.ok()) return unsealed.error();
   if (state == meta::SealState::kNone) return MakeError(ErrorCode::kNoData, "it is not sealed");
   return std::string(SealText(state));
+}
+
+Result<std::string> Attributes::DescribeSealedInside(const Caller& caller, InodeId id) {
+  CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckOwner(caller, id));
+  CAIRNFS_ASSIGN_OR_RETURN(const auto sealed, at_.parts.names.FindSealedBelow(caller.context, id));
+  if (!sealed) return MakeError(ErrorCode::kNoData, "nothing in it is sealed");
+  return at_.parts.names.PathOfInode(caller.context, *sealed);
 }
 
 Result<std::string> Attributes::DescribeWriters(const Caller& caller, InodeId id) {

@@ -43,6 +43,7 @@ class Attributes {
 
  private:
   Result<std::string> DescribeSeal(const Context& context, InodeId id);
+  Result<std::string> DescribeSealedInside(const Caller& caller, InodeId id);
   Result<std::string> DescribeWriters(const Caller& caller, InodeId id);
   Status PlanSeal(const Caller& caller, InodeId id, std::string_view value);
   Status Unseal(const Caller& caller, InodeId id);

@@ -372,7 +372,9 @@ class Namespace {
   bool KnowsSealsOf(const Context& context, InodeId inode);
   // Of those directories the ones that are sealed, or are being sealed.
   Result<std::vector<InodeId>> SealedDirectories(const Context& context);
-  // kSealed: a directory below this one, or itself, is sealed.
+  // A directory below this one, or itself, that is sealed, or is being sealed; nullopt: there is none.
+  Result<std::optional<InodeId>> FindSealedBelow(const Context& context, InodeId directory);
+  // kSealed: there is one.
   Status CheckNoneSealedBelow(const Context& context, InodeId directory);
   // The name of a directory.
   struct DirectoryName {

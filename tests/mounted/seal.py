@@ -13,7 +13,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from cairnfs_mount import SMALL, Mount, Scratch, program, run_cases, seed_from_arguments
-from cluster import Cluster
+from cluster import Cluster, wait_until
 from cluster_world import OPTIONS, World, read, stores_of, write
 from runs import STEP, call, exchange
 
@@ -295,12 +295,22 @@ def commits_seal(_seed):
             if "--async" in words:
                 call("commit", "--wait", done.stdout.strip(), mount.path)
             assert sealed(mount.path + f"/run/step-{step}") == "1", step
+        # What holds a deferred one up is told.
+        make(mount.path + "/run/held.tmp")
+        with open(mount.path + "/run/held.tmp/file", "r+b"):
+            ticket = call("commit", "--seal", "--async", mount.path + "/run/held.tmp", mount.path + "/run/held").stdout.strip()
+
+            def is_told():
+                said = attempt("commit", "--wait", ticket, mount.path, "--timeout", "1s")
+                return "'run/held.tmp/file' is open for writing" in said.stdout + said.stderr
+            wait_until(is_told, what="the writer is told")
+        call("commit", "--wait", ticket, mount.path)
         # What is sealed never goes, and is told.
         told = call("retain", mount.path + "/run", "--dry-run", "--keep-last", "1", "--match", STEP).stdout
         assert told.count("it is sealed") >= 3, told
         call("retain", mount.path + "/run", "--now", "--keep-last", "1", "--match", STEP)
         left = sorted(os.listdir(mount.path + "/run"))
-        assert left == ["step-1", "step-2", "step-4", "step-5"], left
+        assert left == ["held", "step-1", "step-2", "step-4", "step-5"], left
         listed = call("ls", mount.path + "/run").stdout
         assert "sealed" in listed, listed
         # One in which something is sealed stays whole, also where it would go entry by entry.
@@ -309,7 +319,9 @@ def commits_seal(_seed):
             os.rename(mount.path + f"/run/step-{step}.tmp", mount.path + f"/run/step-{step}")
         call("seal", mount.path + "/run/step-6/below")
         for words in ((), ("--keep-inside", "link")):
-            attempt("retain", mount.path + "/run", "--now", "--keep-last", "1", "--match", STEP, *words)
+            for when in ("--dry-run", "--now"):
+                told = call("retain", mount.path + "/run", when, "--keep-last", "1", "--match", STEP, *words).stdout
+                assert "'run/step-6/below' in it is sealed" in told, told
             assert sorted(os.listdir(mount.path + "/run/step-6")) == ["below", "file", "link"], words
         mount.check()
         mount.umount()

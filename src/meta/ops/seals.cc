@@ -287,11 +287,16 @@ Status Namespace::EndAllSealing(const Context& context, std::optional<Timestamp>
   return {};
 }
 
-Status Namespace::CheckNoneSealedBelow(const Context& context, InodeId directory) {
+Result<std::optional<InodeId>> Namespace::FindSealedBelow(const Context& context, InodeId directory) {
   CAIRNFS_ASSIGN_OR_RETURN(const std::vector<InodeId> sealed, SealedDirectories(context));
   CAIRNFS_ASSIGN_OR_RETURN(const auto below, FindBelow(context, directory, sealed));
-  if (below.empty()) return {};
-  return MakeError(ErrorCode::kSealed, "'" + PathOfInode(context, below.front()) + "' in it is sealed");
+  return below.empty() ? std::nullopt : std::optional(below.front());
+}
+
+Status Namespace::CheckNoneSealedBelow(const Context& context, InodeId directory) {
+  CAIRNFS_ASSIGN_OR_RETURN(const std::optional<InodeId> sealed, FindSealedBelow(context, directory));
+  if (!sealed) return {};
+  return MakeError(ErrorCode::kSealed, "'" + PathOfInode(context, *sealed) + "' in it is sealed");
 }
 
 Result<Namespace::DirectoryName> Namespace::NameOf(const Context& context, InodeId directory) {
