@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -98,6 +99,10 @@ Result<std::optional<nlohmann::ordered_json>> ReadCommit(const std::string& path
 }
 
 static Result<KnownCommit> ReadKnown(const std::string& path, const struct stat& info) {
+  // Who may list it and not enter it can load nothing.
+  if (faccessat(AT_FDCWD, path.c_str(), R_OK | X_OK, AT_EACCESS) != 0 && errno != ENOENT) {
+    return ErrnoError(errno, "cannot look into " + path);
+  }
   KnownCommit known{.inode = info.st_ino, .ctime = SecondsOf(info.st_ctim)};
   CAIRNFS_ASSIGN_OR_RETURN(known.commit, ReadCommit(path));
   known.is_left = lgetxattr(path.c_str(), CAIRNFS_XATTR_REMOVING, nullptr, 0) >= 0;

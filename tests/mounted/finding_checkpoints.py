@@ -231,6 +231,22 @@ def names_that_cannot_be_read_are_stepped_over():
         mount.umount()
 
 
+def what_this_user_cannot_enter_is_stepped_over():
+    with Scratch() as scratch:
+        os.chmod(scratch.path, 0o755)
+        mount = Mount(scratch)
+        os.chmod(mount.path, 0o755)
+        whole, listed = (commit(mount, f"step-{number}", {"a": b"1"}) for number in (1, 2))
+        os.chmod(whole, 0o755)
+        for mode in (0o744, 0o711):
+            os.chmod(listed, mode)
+            found = subprocess.run([program("cairnfs"), "latest", mount.path], capture_output=True, text=True, check=True,
+                                   user=4321, group=4321, extra_groups=[])
+            assert found.stdout == whole + "\n" and "step-2 may not be read by this user" in found.stderr, found
+        assert call("latest", mount.path).stdout == listed + "\n"
+        mount.umount()
+
+
 def names_of_strangers_are_no_commands():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -387,6 +403,6 @@ if __name__ == "__main__":
     sys.exit(run_cases([the_latest_whole_one_is_found, what_is_cut_short_is_stepped_over, damage_is_stepped_over,
                         what_is_in_removal_is_named, the_newest_file_is_the_time, commits_are_watched,
                         both_of_an_exchange_are_told, names_that_cannot_be_read_are_stepped_over,
-                        names_of_strangers_are_no_commands,
+                        what_this_user_cannot_enter_is_stepped_over, names_of_strangers_are_no_commands,
                         those_that_are_removed_meanwhile_are_told, output_that_is_lost_is_told, status_tells_a_commit,
                         a_daemon_that_is_gone_is_told, a_mount_that_is_missing_is_told, numbers_are_whole]))
