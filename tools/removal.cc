@@ -194,7 +194,7 @@ Result<size_t> CountKeptInside(const std::string& name, const std::vector<Glob>&
   return kept;
 }
 
-bool CanKeepInside(const std::string& name) { return retention::NameBeforeGoing(DrawGoingName(name)).has_value(); }
+bool CanGetNameBack(const std::string& name) { return retention::NameBeforeGoing(DrawGoingName(name)).has_value(); }
 
 std::string Removal::WhyItStays(const std::string& name) const {
   return retention::WhyItStays(ReadProtectionAndOpen(name, own_opens_), Clock::WallTime()).value_or("");

@@ -51,7 +51,7 @@ class Removal {
 // How many entries right in the directory stay.
 Result<size_t> CountKeptInside(const std::string& name, const std::vector<retention::Glob>& keep_inside);
 // Whether what removes a checkpoint of this name can give it that back.
-bool CanKeepInside(const std::string& name);
+bool CanGetNameBack(const std::string& name);
 
 // What a removal that was cut short has left in the current directory, or one that runs now has renamed.
 struct LeftOver {

@@ -109,8 +109,7 @@ Result<Listing> ListForJudge(const Policy& policy, std::optional<uid_t> only_of,
     if (only_of && info.st_uid != *only_of) checkpoint.unknown = "the owner of the policy does not own it";
     const auto own_policy = ReadAttribute(one.path, CAIRNFS_XATTR_RETAIN);
     if (!own_policy.ok() || *own_policy) checkpoint.unknown = "it may be a run with a policy of its own";
-    if (!policy.keep_inside.empty() && !CanKeepInside(one.name))
-      checkpoint.unknown = "its name is too long for keep-inside: at most 111 bytes";
+    if (!CanGetNameBack(one.name)) checkpoint.unknown = "its name is too long to get it back: more than 111 bytes";
     retention::Protection protection = ReadProtectionAndOpen("./" + one.name, OwnOpens::kMaybe, &silent);
     const bool may_be_open = protection.open || !protection.unknown.empty();
     if (protection.unknown.empty()) protection.unknown = checkpoint.unknown;

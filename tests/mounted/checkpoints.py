@@ -269,6 +269,14 @@ def what_is_not_kept_goes():
         assert "step-9 is not taken for durable: model.pt: it begins as a zip file" in said.stderr, said
         shutil.rmtree(run + "/step-8")
         shutil.rmtree(run + "/step-9")
+        # Whose name cannot tell in the trash what it was stays.
+        long = "step-5-" + "x" * 105
+        for name in (long, "step-10"):
+            commit(mount, "run/" + name, {"below/model": b"x"})
+        said = retain(mount, "--dry-run", "--keep-last", "1", "--match", STEP + ".*")
+        assert f"stays    {long}" in said.stdout and "more than 111 bytes" in said.stdout, said
+        shutil.rmtree(run + "/" + long)
+        shutil.rmtree(run + "/step-10")
         mount.umount()
         mount = Mount(scratch)
         call("unpin", run + "/step-2")
