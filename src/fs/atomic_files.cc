@@ -19,6 +19,8 @@ namespace {
 // A thread whose open was sent back comes again at once, and then opens what it has found. After so long nobody finds
 // what it has not opened, and a look-up is no part of that open any more.
 constexpr auto kComesAgainWithin = std::chrono::seconds(10);
+// Of one walk: where the name was absent, or another's, the kernel looks it up once more at once.
+constexpr auto kLookedUpTwiceWithin = std::chrono::seconds(1);
 // What was not opened after so long never is: its process was killed on the way.
 constexpr auto kOpenedAfter = std::chrono::minutes(1);
 constexpr size_t kSentBackTidied = 1024;  // more than so many threads are looked through for old ones
@@ -139,12 +141,20 @@ Status AtomicFiles::CheckSeen(const Caller& caller, InodeId directory, InodeId i
   return rule == nullptr ? Status() : Status(CannotBeSeen(*name));
 }
 
+bool AtomicFiles::IsAgain(const SentBack& note, InodeId inode, const Context& context) {
+  if (note.renames) return false;
+  if (note.inode == inode) return true;
+  if (note.name.empty() || !note.looked_up) return false;
+  const auto now = at_.services.parts.names.Lookup(context, note.directory, note.name);
+  return now.ok() && now->inode == inode;
+}
+
 // An open names the file alone, and no answer to it can name another one. So the kernel is to look the path up again,
 // and finds the new file there. An open by /proc/self/fd looks nothing up: the file itself is opened then.
 Result<std::optional<AtomicFiles::SentBack>> AtomicFiles::MustSendBack(InodeId inode, const Caller& caller) {
   AtomicRules& rules = at_.services.atomic_rules;
   const auto before = TakeSentBack(caller.pid);
-  const bool is_again = before && !before->renames && before->inode == inode;
+  const bool is_again = before && IsAgain(*before, inode, caller.context);
   if (is_again && before->looked_up) CAIRNFS_RETURN_IF_ERROR(*before->looked_up);
   if (rules.AreNone() || is_again) return std::optional<SentBack>();
   const InodePtr known = at_.services.table.Find(inode);
@@ -220,16 +230,29 @@ void AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::s
       found.ok() ? S_ISDIR(found->mode) || S_ISLNK(found->mode) : found.error().code != ErrorCode::kNotFound;
   if (goes_on) return done(std::move(found));
   const auto sent_back = TakeSentBack(caller.pid);
-  if (!sent_back || !found.ok() || !S_ISREG(found->mode)) return done(std::move(found));
-  const auto find_old = [this, thread = caller.pid, note = *sent_back, file = *found, done](const Status& looked_up) {
-    SentBack noted = note;
-    noted.inode = file.inode;
+  if (!sent_back || (found.ok() && !S_ISREG(found->mode))) return done(std::move(found));
+  const bool is_other = sent_back->directory != directory || sent_back->name != name ||
+                        Clock::Now() - sent_back->at > kLookedUpTwiceWithin;
+  if (!sent_back->name.empty() && is_other) return done(std::move(found));
+  const auto rule = at_.services.atomic_rules.Of(caller.context, directory, name);
+  const auto note = [this, thread = caller.pid, directory, name = std::string(name), sent_back = *sent_back](
+                        InodeId inode, const std::optional<Status>& looked_up) {
+    SentBack noted = sent_back;
+    noted.inode = inode;
+    noted.directory = directory;
+    noted.name = name;
     noted.at = Clock::Now();
     noted.looked_up = looked_up;
     NoteSentBack(thread, noted);
+  };
+  if (!found.ok()) {
+    if (rule.ok()) note({}, *rule == nullptr ? std::optional(Status()) : std::nullopt);
+    return done(std::move(found));
+  }
+  const auto find_old = [note, file = *found, done](const Status& looked_up) {
+    note(file.inode, looked_up);
     done(file);
   };
-  const auto rule = at_.services.atomic_rules.Of(caller.context, directory, name);
   if (!rule.ok()) return find_old(rule.error());
   if (*rule == nullptr) return find_old({});
   bool is_its_own = false;

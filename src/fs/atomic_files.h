@@ -115,6 +115,8 @@ class AtomicFiles {
     Clock::time_point at;
     // Its name was looked up again: it is opened in place, or the open is answered so. nullopt: it was not yet.
     std::optional<Status> looked_up = {};
+    // The name in `directory`. The kernel may look it up twice, and others make and remove it meanwhile.
+    std::string name = {};
   };
   enum class IsNamed { kNo, kYes };
 
@@ -124,6 +126,8 @@ class AtomicFiles {
   PendingPtr FindOwn(uint32_t thread, InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
   PendingPtr FindLocked(const Place& place, const ProcessId& process) REQUIRES_LOCK(mutex_);
   PendingPtr Find(InodeId inode) EXCLUDES_LOCK(mutex_);
+  // Whether the open that is made now is the one that the note is about.
+  bool IsAgain(const SentBack& note, InodeId inode, const Context& context);
   std::optional<SentBack> TakeSentBack(uint32_t thread) EXCLUDES_LOCK(mutex_);
   void NoteSentBack(uint32_t thread, const SentBack& sent_back) EXCLUDES_LOCK(mutex_);
   // An open that empties the file is to be sent back, where this is given.

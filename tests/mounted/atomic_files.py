@@ -396,6 +396,28 @@ def what_others_move_to_the_name_is_replaced_by_the_close():
             assert others(run.model) == f"new {number}"
 
 
+def no_open_fails_as_others_remove_the_name():
+    opens = """
+import os, sys
+for _ in range(int(sys.argv[2])):
+    with open(sys.argv[1], "w") as file: file.write("x" * 1000)
+"""
+    removals = """
+import contextlib, os, sys, time
+while True:
+    with contextlib.suppress(FileNotFoundError): os.unlink(sys.argv[1])
+    time.sleep(0.003)
+"""
+    with Run() as run:
+        for name in ("model.pt", "plain"):
+            remover = subprocess.Popen([PYTHON, "-c", removals, f"{run.path}/{name}"])
+            writers = [subprocess.Popen([PYTHON, "-c", opens, f"{run.path}/{name}", "1500"]) for _ in range(2)]
+            ended = [writer.wait(120) for writer in writers]
+            remover.kill()
+            remover.wait()
+            assert ended == [0, 0], name
+
+
 def readers_never_see_a_part():
     with Scratch() as scratch:
         mount = Mount(scratch)
@@ -421,7 +443,8 @@ CASES = (others_see_the_old_file_or_none, only_what_empties_or_makes_a_file_is_h
          one_that_lets_nobody_see_its_descriptors_holds_up_itself,
          a_killed_writer_leaves_the_old_file, a_killed_daemon_leaves_the_old_file, the_daemon_dies_around_the_name,
          each_process_has_its_own_and_the_last_wins, the_writer_finds_its_own_file_by_the_name,
-         what_others_move_to_the_name_is_replaced_by_the_close, readers_never_see_a_part)
+         what_others_move_to_the_name_is_replaced_by_the_close, no_open_fails_as_others_remove_the_name,
+         readers_never_see_a_part)
 
 
 if __name__ == "__main__":

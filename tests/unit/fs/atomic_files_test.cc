@@ -291,6 +291,30 @@ TEST_F(AtomicFilesTest, IsMadeAlsoWhereTheOldFileWasMovedAside) {
   fs().atomic_files().Release(second->attr.inode, second->handle);
 }
 
+// The kernel may look a name up twice, and others make and remove files there meanwhile.
+TEST_F(AtomicFilesTest, IsSentBackOnceWhateverComesBetweenTwoLookUps) {
+  const auto first = Begin("a.pt");
+  ASSERT_TRUE(CloseAs(fs(), first, Self()).ok());
+  const auto look_up = [&](const std::string& name) { return LookUpSentBack(fs(), {Self(), {}}, kRootInode, name); };
+  const auto make = [&](const std::string& name) {
+    const auto made = fs().open_files().Create({}, kRootInode, name, FileParams(), {.write = true});
+    fs().open_files().Release(made->handle);
+    return made->attr.inode;
+  };
+  make("replaced");
+  for (const std::string name : {"late.pt", "late", "replaced"}) {
+    EXPECT_EQ(Open(fs(), first.attr.inode, kNew, Self()).error().code, ErrorCode::kStale);
+    EXPECT_EQ(look_up(name).ok(), name == "replaced");
+    static_cast<void>(fs().names().Unlink({}, kRootInode, name).ok());
+    const InodeId old = make(name);
+    const InodeId found = name == "late.pt" ? look_up(name)->inode : old;
+    EXPECT_EQ(found != old, name == "late.pt");
+    const auto handle = Open(fs(), found, kNew, Self());
+    ASSERT_TRUE(handle.ok()) << name << ": " << handle.error().message;
+    fs().atomic_files().Release(found, *handle);
+  }
+}
+
 // A later look-up of the thread is no part of its open.
 TEST_F(AtomicFilesTest, WhoWasSentBackLooksUpOnce) {
   const auto first = Begin("a.pt");
@@ -301,8 +325,11 @@ TEST_F(AtomicFilesTest, WhoWasSentBackLooksUpOnce) {
     EXPECT_TRUE(is_sent_back());
   };
   const auto look_up = [&](std::string_view name) { return LookUpSentBack(fs(), {Self(), {}}, kRootInode, name); };
+  // What was absent is looked up once more at once; another name is not part of it.
   send_back();
   EXPECT_EQ(look_up("gone.pt").error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(is_sent_back());
+  EXPECT_EQ(look_up("a.pt")->inode, first.attr.inode);
   EXPECT_FALSE(is_sent_back());
   // Directories are on the way.
   send_back();
