@@ -92,8 +92,7 @@ int RunAwaitTicket(const CommitCommand& command) {
     return CAIRNFS_EXIT_NONE;
   }
   if (!reply.ok()) return Fail(reply.error());
-  return Tell(command, reply->path().empty() ? reply->name() : found->location.mount_point + "/" + reply->path(),
-              *reply);
+  return Tell(command, reply->path().empty() ? reply->name() : found->location.PathInMount(reply->path()), *reply);
 }
 
 }  // namespace cairnfs::tools

@@ -19,6 +19,12 @@ Error NobodyToAsk(Error error) {
 
 }  // namespace
 
+std::string Location::PathInMount(const std::string& path_in_filesystem) const {
+  const std::string whole = "/" + path_in_filesystem, above = root == "/" ? "" : root;
+  if (whole != above && !whole.starts_with(above + "/")) return path_in_filesystem;
+  return mount_point + whole.substr(above.size());
+}
+
 Result<MountEntry> LocateMount(const std::string& path) {
   auto mount = control::FindMount(path);
   if (!mount.ok()) return NobodyToAsk(mount.error());
@@ -41,7 +47,7 @@ Result<Location> Locate(const Target& target) {
   }
   if (!target.path.empty()) {
     CAIRNFS_ASSIGN_OR_RETURN(MountEntry mount, LocateMount(target.path));
-    return Location{mount.source, mount.mount_point, control::PathInFilesystem(mount, target.path)};
+    return Location{mount.source, mount.mount_point, control::PathInFilesystem(mount, target.path), mount.root};
   }
   CAIRNFS_ASSIGN_OR_RETURN(std::vector<MountEntry> mounts, control::ListMounts());
   if (mounts.empty()) {

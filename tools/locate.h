@@ -21,6 +21,9 @@ struct Location {
   std::string data;         // absolute
   std::string mount_point;  // empty when only the data directory is known
   std::string path = {};    // the named path, as the filesystem has it (control::PathInFilesystem); empty: all of it
+  std::string root = "/";   // MountEntry::root
+  // Where the mount has what lies at this path of the filesystem, which is returned as it is where the mount lacks it.
+  std::string PathInMount(const std::string& path_in_filesystem) const;
 };
 
 // The mount that `path` lies in. kUnavailable: no CairnFS is mounted there, so nobody can be asked.

@@ -131,7 +131,7 @@ struct TreeRestored {
 Result<std::string> RestoreOne(LocatedDaemon& daemon, const control::TrashRestoreRequest& request) {
   const auto restored = daemon.client.TrashRestore(request);
   if (!restored.ok()) return restored.error().WithContext("not restored");
-  return (stdfs::path(daemon.location.mount_point) / restored->path()).string();
+  return daemon.location.PathInMount(restored->path());
 }
 
 // The rest is tried where one fails, and each failure is told at the end.

@@ -143,6 +143,25 @@ def commands_print_json():
         assert offline["clean"], offline
 
 
+def paths_are_those_of_the_mount_that_is_named():
+    """As a container has it, to which a directory is mounted."""
+    with Scratch() as scratch, contextlib.ExitStack() as mounted:
+        mount = Mount(scratch, options=SMALL + ",trash=1h")
+        os.makedirs(mount.path + "/team/run/step.tmp")
+        there = scratch.path + "/there"
+        os.mkdir(there)
+        run("mount", "--bind", mount.path + "/team", there)
+        mounted.callback(run, "umount", there)
+        ticket = run(program("cairnfs"), "commit", "--async", there + "/run/step.tmp", there + "/run/step").strip()
+        assert run(program("cairnfs"), "commit", "--wait", ticket, there).strip() == there + "/run/step"
+        number = str(os.stat(there + "/run/step").st_ino)
+        os.rmdir(there + "/run/step")
+        restored = run(program("cairnfs"), "trash", "restore", number, "--mount", there)
+        assert restored.strip().endswith(f" {there}/run/step"), restored
+        mounted.close()
+        mount.umount()
+
+
 def status_is_right_before_anything_is_durable():
     with Scratch() as scratch:
         mount = Mount(scratch, SMALL + ",flush_interval=4s")
@@ -231,7 +250,8 @@ def main():
     return run_cases([
         metrics_are_served, connections_for_metrics_are_bounded,
         the_addresses_of_one_network_have_one_share_of_the_connections_for_metrics, commands_print_json,
-        status_is_right_before_anything_is_durable, wait_and_check_say_how_far_they_are,
+        paths_are_those_of_the_mount_that_is_named, status_is_right_before_anything_is_durable,
+        wait_and_check_say_how_far_they_are,
     ])
 
 
