@@ -121,7 +121,7 @@ class Replicator {
   void GiveUpUnsent(const NodeId& node) REQUIRES_LOCK(mutex_);
 
   void StoreSoon(const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);
-  void StoreFirst(const std::vector<ChunkPtr>& chunks) REQUIRES_LOCK(mutex_);
+  void StoreFirst(const ChunksBySequence& chunks) REQUIRES_LOCK(mutex_);
   void StoreOthers() REQUIRES_LOCK(mutex_);
   void Store(const ChunkPtr& chunk) EXCLUDES_LOCK(mutex_);
   void LoadThenStore(const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);

@@ -18,14 +18,15 @@ void Replicator::StoreSoon(const ChunkPtr& chunk) {
 }
 
 // They stay in the queue too: whichever task comes first stores the chunk.
-void Replicator::StoreFirst(const std::vector<ChunkPtr>& chunks) {
-  first_ = {chunks.begin(), chunks.end()};
+void Replicator::StoreFirst(const ChunksBySequence& chunks) {
+  first_.clear();
+  for (const auto& [sequence, chunk] : chunks) first_.insert(chunk);
   hold_until_ = Clock::Now() + kHeldBackMax;
-  for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
-    const auto found = to_store_.find(*chunk);
+  for (auto last = chunks.rbegin(); last != chunks.rend(); ++last) {
+    const auto found = to_store_.find(last->second);
     if (found == to_store_.end() || found->second == Order::kFirst) continue;
     found->second = Order::kFirst;
-    parts_.stores.PostFirst([this, chunk = *chunk] { Store(chunk); });
+    parts_.stores.PostFirst([this, chunk = last->second] { Store(chunk); });
   }
 }
 
