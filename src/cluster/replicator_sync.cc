@@ -86,7 +86,7 @@ Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoin
   const Status status = AwaitPoint(call, *point);
   MutexLock lock(mutex_);
   --sync_waiters_;
-  if (only && hold_until_) hold_until_ = Clock::Now() + kHeldBackAfter;
+  if (only && hold_) hold_->until = Clock::Now() + kHeldBackAfter;
   if (!status.ok()) return status.error();
   return point->TakeLeftOut();
 }
