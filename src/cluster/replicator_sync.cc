@@ -81,7 +81,11 @@ Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoin
       if (scope == SyncPoint::Scope::kCopies) break;
       Apply(chunk, chunk->StoreHere());
     }
-    only ? StoreFirst(point->Chunks()) : StoreOthers();
+    if (only) {
+      StoreFirst(point->Chunks());
+    } else {
+      StoreOthers();
+    }
   }
   const Status status = AwaitPoint(call, *point);
   MutexLock lock(mutex_);
