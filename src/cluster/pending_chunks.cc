@@ -43,22 +43,13 @@ void PendingChunks::Update(const ChunkPtr& chunk) {
   in_memory_.erase(sequence);
 }
 
-std::vector<ChunkPtr> PendingChunks::AllAwaited() const {
-  std::vector<ChunkPtr> chunks;
-  chunks.reserve(awaited_.size());
-  for (const auto& [sequence, chunk] : awaited_) chunks.push_back(chunk);
-  return chunks;
-}
-
-std::vector<ChunkPtr> PendingChunks::AwaitedOf(std::span<const Digest> digests) const {
-  std::map<uint64_t, ChunkPtr> chunks;
+ChunksBySequence PendingChunks::AwaitedOf(std::span<const Digest> digests) const {
+  ChunksBySequence chunks;
   for (const Digest& digest : digests) {
     const ChunkPtr chunk = Find(digest);
     if (chunk && chunk->sequence() != 0) chunks.emplace(chunk->sequence(), chunk);
   }
-  std::vector<ChunkPtr> in_order;
-  for (const auto& [sequence, chunk] : chunks) in_order.push_back(chunk);
-  return in_order;
+  return chunks;
 }
 
 void PendingChunks::DropBytes(Clock::time_point now, Clock::duration kept_for) {
@@ -74,6 +65,13 @@ ChunkPtr PendingChunks::NextUnderReplicated(const ChunkPtr& after) const {
   return next != under_replicated_.end() ? *next : nullptr;
 }
 
+// Those that are done go, so that they are not looked at again and again.
+const ChunksBySequence& SyncPoint::Chunks() {
+  if (!only_) return pending_.awaited();
+  while (!only_->empty() && only_->begin()->second->is_done()) only_->erase(only_->begin());
+  return *only_;
+}
+
 // Noted as it is passed over: a moment later it may be readable again, and on its way.
 bool SyncPoint::LeavesOut(const ChunkCopies& chunk) {
   if (!chunk.failure() || !is_pinned_(chunk.digest())) return false;
@@ -82,9 +80,9 @@ bool SyncPoint::LeavesOut(const ChunkCopies& chunk) {
 }
 
 bool SyncPoint::IsPlaced() {
-  for (; placed_count_ < chunks_.size(); ++placed_count_) {
-    const ChunkCopies& chunk = *chunks_[placed_count_];
-    if (chunk.is_done()) continue;
+  const ChunksBySequence& chunks = Chunks();
+  for (auto at = chunks.upper_bound(placed_); at != chunks.end() && at->first <= last_; ++at) {
+    const ChunkCopies& chunk = *at->second;
     // What was put elsewhere need not lie here. One for which there is no room here is not waited for twice.
     using Local = ChunkCopies::Local;
     const bool needs_no_other = scope_ == Scope::kThisNode || chunk.state() == ChunkCopies::State::kReplicating;
@@ -92,24 +90,30 @@ bool SyncPoint::IsPlaced() {
     const bool is_placed = (chunk.local() == Local::kStored && needs_no_other) || has_no_room;
     // Of a covered one, where copies are not waited for, some node has to say that it has it.
     const bool is_there = scope_ == Scope::kCopies || chunk.CountCopies() > 0;
-    const bool may_go_on = chunk.is_covered() ? is_there : is_placed;
+    const bool may_go_on = chunk.is_done() || (chunk.is_covered() ? is_there : is_placed);
     if (!may_go_on && !LeavesOut(chunk)) return false;
+    placed_ = at->first;
   }
   return true;
 }
 
 bool SyncPoint::HasCopies() {
   left_out_.clear();  // what was passed over before may have its copies by now
-  while (done_count_ < chunks_.size() && chunks_[done_count_]->is_done()) ++done_count_;
-  return std::all_of(chunks_.begin() + static_cast<ptrdiff_t>(done_count_), chunks_.end(),
-                     [this](const ChunkPtr& chunk) { return chunk->is_done() || LeavesOut(*chunk); });
+  for (const auto& [sequence, chunk] : Chunks()) {
+    if (sequence > last_) break;
+    if (!chunk->is_done() && !LeavesOut(*chunk)) return false;
+  }
+  return true;
 }
 
 bool SyncPoint::IsShort(Clock::time_point now, Clock::duration time) const {
-  return std::any_of(chunks_.begin(), chunks_.end(), [&](const ChunkPtr& chunk) {
-    return chunk->is_under_replicated() && !chunk->failure() && now - chunk->under_replicated_since() > time &&
-           (chunk->is_referenced() || is_pinned_(chunk->digest()));
-  });
+  return std::any_of(pending_.under_replicated().begin(), pending_.under_replicated().end(),
+                     [&](const ChunkPtr& chunk) {
+                       const uint64_t sequence = chunk->sequence();
+                       const bool is_awaited = only_ ? only_->contains(sequence) : sequence != 0 && sequence <= last_;
+                       return is_awaited && !chunk->failure() && now - chunk->under_replicated_since() > time &&
+                              (chunk->is_referenced() || is_pinned_(chunk->digest()));
+                     });
 }
 
 }  // namespace cairnfs::cluster

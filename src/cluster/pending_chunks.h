@@ -4,15 +4,17 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <unordered_map>
-#include <vector>
 
 #include "cluster/chunk_copies.h"
 #include "cluster/cluster_chunk_store.h"
 
 namespace cairnfs::cluster {
+
+using ChunksBySequence = std::map<uint64_t, ChunkPtr>;  // in the order in which they were put
 
 class PendingChunks {
  public:
@@ -30,32 +32,37 @@ class PendingChunks {
   // In an order that lasts; null: from the beginning, or there is none behind it.
   ChunkPtr NextUnderReplicated(const ChunkPtr& after) const;
   const std::set<ChunkPtr>& under_replicated() const { return under_replicated_; }
-  // Those that a Sync waits for, by sequence.
-  const std::map<uint64_t, ChunkPtr>& awaited() const { return awaited_; }
-  // In the order in which they were put: all, or those of these digests.
-  std::vector<ChunkPtr> AllAwaited() const;
-  std::vector<ChunkPtr> AwaitedOf(std::span<const Digest> digests) const;
+  // Those that a Sync waits for: all, or those of these digests.
+  const ChunksBySequence& awaited() const { return awaited_; }
+  ChunksBySequence AwaitedOf(std::span<const Digest> digests) const;
   uint64_t awaited_bytes() const { return awaited_bytes_; }
+  uint64_t last_sequence() const { return last_sequence_; }
 
  private:
   std::unordered_map<Digest, ChunkPtr, DigestHash> chunks_;
-  std::map<uint64_t, ChunkPtr> awaited_;
+  ChunksBySequence awaited_;
   std::set<uint64_t> in_memory_;  // sequences of those with bytes
   std::set<ChunkPtr> under_replicated_;
   uint64_t last_sequence_ = 0;
   uint64_t awaited_bytes_ = 0;
 };
 
-// The chunks that one Sync waits for. Not thread-safe.
+// What one Sync waits for. Not thread-safe.
 class SyncPoint {
  public:
   using Scope = ClusterChunkStore::SyncScope;
   using IsPinned = std::function<bool(const Digest&)>;
 
-  SyncPoint(std::vector<ChunkPtr> chunks, Scope scope, IsPinned is_pinned)
-      : chunks_(std::move(chunks)), scope_(scope), is_pinned_(std::move(is_pinned)) {}
+  // All that was put until now, or what of it has one of the digests `only`.
+  SyncPoint(const PendingChunks& pending, Scope scope, IsPinned is_pinned,
+            std::optional<std::span<const Digest>> only = std::nullopt)
+      : pending_(pending), scope_(scope), last_(pending.last_sequence()), is_pinned_(std::move(is_pinned)) {
+    if (only) only_ = pending.AwaitedOf(*only);
+  }
 
   Scope scope() const { return scope_; }
+  // Those that it waits for, and perhaps what was put since, or is done.
+  const ChunksBySequence& Chunks();
   // What is to lie on this node's disk lies there; a commit makes it durable. Asked again and again until it is true.
   bool IsPlaced();
   // Every chunk has its copies.
@@ -68,10 +75,12 @@ class SyncPoint {
  private:
   bool LeavesOut(const ChunkCopies& chunk);
 
-  const std::vector<ChunkPtr> chunks_;
+  const PendingChunks& pending_;
   const Scope scope_;
+  const uint64_t last_;
   const IsPinned is_pinned_;
-  size_t placed_count_ = 0, done_count_ = 0;  // of the first chunks
+  std::optional<ChunksBySequence> only_;
+  uint64_t placed_ = 0;  // up to this one
   ClusterChunkStore::Unreadable left_out_;
 };
 

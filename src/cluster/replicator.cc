@@ -392,7 +392,7 @@ void Replicator::Tick() {
     RetryUnderReplicated(are_others ? Turn::kAll : Turn::kSome);
   }
   MutexLock lock(mutex_);
-  if (hold_until_ && now >= *hold_until_) StoreOthers();
+  if (hold_ && now >= hold_->until) StoreOthers();
   if (queues_.TakeUpdatesDropped()) parts_.needs.updates_dropped = true;
   PumpReady();
 }

@@ -121,7 +121,7 @@ class Replicator {
   void GiveUpUnsent(const NodeId& node) REQUIRES_LOCK(mutex_);
 
   void StoreSoon(const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);
-  void StoreFirst(const std::vector<ChunkPtr>& chunks) REQUIRES_LOCK(mutex_);
+  void StoreFirst(const ChunksBySequence& chunks) REQUIRES_LOCK(mutex_);
   void StoreOthers() REQUIRES_LOCK(mutex_);
   void Store(const ChunkPtr& chunk) EXCLUDES_LOCK(mutex_);
   void LoadThenStore(const ChunkPtr& chunk) REQUIRES_LOCK(mutex_);
@@ -152,12 +152,14 @@ class Replicator {
   std::unordered_set<NodeId, NodeIdHash> pumps_ GUARDED_BY(mutex_);  // that are to run on the work queue
   std::unordered_map<Digest, std::function<void()>, DigestHash> repairs_ GUARDED_BY(mutex_);
   std::unordered_map<Digest, store::NewBytes, DigestHash> counted_ GUARDED_BY(mutex_);  // of the chunks being put
-  enum class Order { kAsPut, kFirst };
-  std::unordered_map<ChunkPtr, Order> to_store_ GUARDED_BY(mutex_);  // and no thread has begun
-  // What is put otherwise is held back until this time, so that a Sync of these does not wait for it.
-  std::unordered_set<ChunkPtr> first_ GUARDED_BY(mutex_);
-  std::vector<ChunkPtr> held_back_ GUARDED_BY(mutex_);
-  std::optional<Clock::time_point> hold_until_ GUARDED_BY(mutex_);
+  std::unordered_set<ChunkPtr> to_store_ GUARDED_BY(mutex_);                            // and no thread has begun
+  // What a Sync of some chunks does not wait for is held back meanwhile.
+  struct Hold {
+    std::unordered_set<ChunkPtr> first;  // those that it waits for
+    std::vector<ChunkPtr> held_back;
+    Clock::time_point until;
+  };
+  std::optional<Hold> hold_ GUARDED_BY(mutex_);
   size_t loads_ GUARDED_BY(mutex_) = 0, loads_to_store_ GUARDED_BY(mutex_) = 0;
   uint64_t late_commits_ GUARDED_BY(mutex_) = 0;     // what has yet to be committed came after its chunk was placed
   std::optional<Error> failure_ GUARDED_BY(mutex_);  // the store refuses until it is reopened

@@ -10,29 +10,28 @@ constexpr std::chrono::seconds kHeldBackMax{10};  // a Sync may wait for nodes f
 }  // namespace
 
 void Replicator::StoreSoon(const ChunkPtr& chunk) {
-  const Order order = first_.contains(chunk) ? Order::kFirst : Order::kAsPut;
-  to_store_.emplace(chunk, order);
+  to_store_.insert(chunk);
   auto store = [this, chunk] { Store(chunk); };
-  if (order == Order::kFirst) return parts_.stores.PostFirst(std::move(store));
+  if (hold_ && hold_->first.contains(chunk)) return parts_.stores.PostFirst(std::move(store));
   parts_.stores.Post(std::move(store));
 }
 
-// They stay in the queue too: whichever task comes first stores the chunk.
-void Replicator::StoreFirst(const std::vector<ChunkPtr>& chunks) {
-  first_ = {chunks.begin(), chunks.end()};
-  hold_until_ = Clock::Now() + kHeldBackMax;
-  for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
-    const auto found = to_store_.find(*chunk);
-    if (found == to_store_.end() || found->second == Order::kFirst) continue;
-    found->second = Order::kFirst;
-    parts_.stores.PostFirst([this, chunk = *chunk] { Store(chunk); });
+// They stay in the queue too, once more for each such Sync: whichever task comes first stores the chunk.
+void Replicator::StoreFirst(const ChunksBySequence& chunks) {
+  if (!hold_) hold_.emplace();
+  hold_->first.clear();
+  hold_->until = Clock::Now() + kHeldBackMax;
+  for (auto last = chunks.rbegin(); last != chunks.rend(); ++last) {
+    const ChunkPtr& chunk = last->second;
+    hold_->first.insert(chunk);
+    if (to_store_.contains(chunk)) parts_.stores.PostFirst([this, chunk] { Store(chunk); });
   }
 }
 
 void Replicator::StoreOthers() {
-  first_.clear();
-  hold_until_.reset();
-  for (const ChunkPtr& chunk : std::exchange(held_back_, {})) parts_.stores.Post([this, chunk] { Store(chunk); });
+  if (!hold_) return;
+  for (const ChunkPtr& chunk : hold_->held_back) parts_.stores.Post([this, chunk] { Store(chunk); });
+  hold_.reset();
 }
 
 // What was stored here has a list of holders first, so that repair sees it.
@@ -42,13 +41,9 @@ void Replicator::Store(const ChunkPtr& chunk) {
   Holders announced;
   {
     MutexLock lock(mutex_);
-    const auto found = to_store_.find(chunk);
-    if (found == to_store_.end()) return;
-    if (hold_until_ && !first_.contains(chunk)) {
-      found->second = Order::kAsPut;  // its task is gone
-      return held_back_.push_back(chunk);
-    }
-    to_store_.erase(found);
+    if (!to_store_.contains(chunk)) return;
+    if (hold_ && !hold_->first.contains(chunk)) return hold_->held_back.push_back(chunk);
+    to_store_.erase(chunk);
     if (chunk->is_done()) return;
     if (chunk->bytes().empty()) {
       if (!closing_) Apply(chunk, chunk->OnStored(Now(), ChunkCopies::StoreResult::kNoBytes));

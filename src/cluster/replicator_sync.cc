@@ -72,21 +72,25 @@ Result<Replicator::Unreadable> Replicator::Sync(const Context& context, SyncPoin
   std::optional<SyncPoint> point;
   {
     MutexLock lock(mutex_);
-    std::vector<ChunkPtr> chunks = only ? pending_.AwaitedOf(*only) : pending_.AllAwaited();
+    point.emplace(
+        pending_, scope, [this](const Digest& digest) { return parts_.pins.IsPinned(digest); }, only);
     ++sync_waiters_;
     PumpReady();  // what waited for writers
     // Durable here is all that is asked for: who else has the chunk need not be known first.
-    for (const ChunkPtr& chunk : chunks) {
+    for (const auto& [sequence, chunk] : point->Chunks()) {
       if (scope == SyncPoint::Scope::kCopies) break;
       Apply(chunk, chunk->StoreHere());
     }
-    only ? StoreFirst(chunks) : StoreOthers();
-    point.emplace(std::move(chunks), scope, [this](const Digest& digest) { return parts_.pins.IsPinned(digest); });
+    if (only) {
+      StoreFirst(point->Chunks());
+    } else {
+      StoreOthers();
+    }
   }
   const Status status = AwaitPoint(call, *point);
   MutexLock lock(mutex_);
   --sync_waiters_;
-  if (only && hold_until_) hold_until_ = Clock::Now() + kHeldBackAfter;
+  if (only && hold_) hold_->until = Clock::Now() + kHeldBackAfter;
   if (!status.ok()) return status.error();
   return point->TakeLeftOut();
 }

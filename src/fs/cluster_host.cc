@@ -14,6 +14,11 @@ constexpr auto kOpenAnswer = std::chrono::seconds(5);  // of all hosts
 constexpr auto kWord = std::chrono::seconds(1);
 constexpr auto kWordPause = std::chrono::milliseconds(50);
 
+cluster::ClusterChunkStore::SyncScope ScopeOf(Durability level) {
+  using Scope = cluster::ClusterChunkStore::SyncScope;
+  return level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies;
+}
+
 }  // namespace
 
 Error SessionLost(std::string_view so) {
@@ -39,11 +44,6 @@ ClusterHost::ClusterHost(const FileSystem::ClusterParts& parts, kv::KvStore& kv,
       levels_(kv, names, durability),
       self_(parts.membership.self().AsKey()),
       epochs_(parts.store, parts.membership) {}
-
-static cluster::ClusterChunkStore::SyncScope ScopeOf(Durability level) {
-  using Scope = cluster::ClusterChunkStore::SyncScope;
-  return level == Durability::kLocal ? Scope::kThisNode : Scope::kCopies;
-}
 
 Result<ClusterHost::Unreadable> ClusterHost::SyncReadableChunks(const Context& context, Durability level) {
   return parts_.chunks.SyncReadable(context.WithDeadline(syncs_end_.load()), ScopeOf(level));

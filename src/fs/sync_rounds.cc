@@ -322,19 +322,18 @@ std::optional<Status> SyncRounds::RunCommits(std::vector<Waiter>& waiters) {
 }
 
 Status SyncRounds::RunHurried(std::vector<Waiter>& waiters, const Publisher::Round& round) {
-  const bool commits_were_last = std::exchange(commits_were_last_, false);
-  if (!commits_were_last) {
-    if (const auto committed = RunCommits(waiters)) {
-      commits_were_last_ = true;
-      return *committed;
-    }
+  Publisher::Round first = round;
+  if (std::exchange(commits_were_last_, false)) {
+    static_cast<void>(Context().Sleep(kAfterCommits));
+    first.context = {};
+    if (std::any_of(waiters.begin(), waiters.end(), IsCommit)) CutShort();  // they are next
+  } else if (const auto committed = RunCommits(waiters)) {
+    commits_were_last_ = true;
+    return *committed;
   }
   const auto needs_open = [this](const Waiter& waiter) { return NeedsOpen(waiter); };
   const auto needs_none = [this](const Waiter& waiter) { return !NeedsOpen(waiter); };
   if (takes_closed_first_ && std::any_of(waiters.begin(), waiters.end(), needs_none)) KeepOnly(waiters, needs_none);
-  // One portion is not cut short for further commits: they hold nobody up for ever.
-  Publisher::Round first = round;
-  if (commits_were_last) first.context = {};
   const Status closed = RunClosed(waiters, first, round);
   if (IsCutShort(closed) || std::none_of(waiters.begin(), waiters.end(), needs_open)) return closed;
   at_.files.shortage.reset();  // what fails the next one meets, and tells
@@ -377,8 +376,6 @@ void SyncRounds::RunRound(std::vector<Waiter> waiters) {
     at_.files.loss.reset();
     has_loss_ = false;
   }
-  if (is_hurried && std::any_of(waiters.begin(), waiters.end(), IsCommit))
-    static_cast<void>(Context().Sleep(kAfterCommits));
   MutexLock lock(mutex_);
   has_runner_ = false;
   runner_left_.NotifyOne();

@@ -161,6 +161,8 @@ class SyncRounds {
   // The others are for the next round.
   void KeepOnly(std::vector<Waiter>& waiters, const std::function<bool(const Waiter&)>& keeps) EXCLUDES_LOCK(mutex_);
   // These leave the waiters for whom it was enough.
+
+  // Commits go first. After them one portion of what is closed has its turn, whatever commits come meanwhile.
   Status RunHurried(std::vector<Waiter>& waiters, const Publisher::Round& round);
   // nullopt: there are none, or it cannot be known what lies below.
   std::optional<Status> RunCommits(std::vector<Waiter>& waiters);
@@ -204,7 +206,7 @@ class SyncRounds {
   std::atomic<uint64_t> rounds_total_{0}, requests_total_{0};
   // Of the thread that runs the round.
   uint64_t portion_bytes_ = kPortionBytesMin;
-  bool commits_were_last_ = false;  // so many commits hold up nobody's files
+  bool commits_were_last_ = false;  // a portion of what is closed has its turn now
   std::thread thread_;
 };
 

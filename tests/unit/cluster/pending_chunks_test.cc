@@ -75,7 +75,7 @@ class PendingChunksTest : public ::testing::Test {
     pending_.Update(chunk);
   }
   SyncPoint Point(Scope scope) {
-    return {pending_.AllAwaited(), scope, [this](const Digest& digest) { return pinned_.contains(digest); }};
+    return {pending_, scope, [this](const Digest& digest) { return pinned_.contains(digest); }};
   }
 
   std::vector<NodeInfo> nodes_;
@@ -105,8 +105,9 @@ TEST_F(PendingChunksTest, ASyncOfSomeWaitsForNoOthers) {
   Put();
   const ChunkPtr last = Put(), first = Put();
   const std::vector<Digest> digests{first->digest(), NextDigest(), last->digest()};
-  EXPECT_EQ(pending_.AwaitedOf(digests), (std::vector<ChunkPtr>{last, first})) << "in the order of the puts";
-  SyncPoint point(pending_.AwaitedOf(digests), Scope::kCopies, [](const Digest&) { return true; });
+  SyncPoint point(
+      pending_, Scope::kCopies, [](const Digest&) { return true; }, digests);
+  EXPECT_EQ(point.Chunks(), (ChunksBySequence{{2, last}, {3, first}})) << "in the order of the puts";
   Store(last);
   EXPECT_FALSE(point.IsPlaced());
   Store(first);

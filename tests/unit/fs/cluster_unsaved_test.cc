@@ -77,9 +77,9 @@ std::future<Status> WriteAndClose(Host& host, const std::string& name, InodeId d
   host.fs->open_files().Flush({file.handle}, Tell(ended), {});
   return ended->get_future();
 }
-Status Commit(Host& host) {
+Status Commit(Host& host, const std::string& name = "step") {
   return Host::Await<void>([&](Done<void> done) {
-    host.fs->names().Rename({kRootInode, "step.tmp", kRootInode, "step", meta::RenameMode::kReplace}, {},
+    host.fs->names().Rename({kRootInode, name + ".tmp", kRootInode, name, meta::RenameMode::kReplace}, {},
                             std::move(done));
   });
 }
@@ -181,6 +181,27 @@ TEST_F(ClusterUnsavedTest, BeforeAnEndARenameOfAFileNeedsAllThatIsClosed) {
   EXPECT_FALSE(IsReadyWithin(renamed, std::chrono::seconds(1)));
   writer.chunks->LetSyncsGo();
   EXPECT_TRUE(renamed.get().ok());
+  EXPECT_TRUE(big.get().ok());
+}
+
+// The disk takes for ever for `big`.
+TEST_F(ClusterUnsavedTest, BeforeAnEndAPortionOfWhatIsClosedComesBetweenCommits) {
+  MakeHosts(2);
+  Host& writer = host(0);
+  writer.chunks->HangSyncs();
+  writer.chunks->passing_chunks_max = 2;
+  auto big = WriteAndClose(writer, "big", kRootInode, 9 * kMiB);
+  WriteAndRelease(writer, "beside", kRootInode, 1000);
+  for (const char* step : {"1", "2"}) {
+    WriteAndRelease(writer, "part", writer.MakeDirectory(std::string(step) + ".tmp"), 1001);
+  }
+  writer.fs->EndBy(Clock::Now() + std::chrono::hours(1));
+  EXPECT_TRUE(Commit(writer, "1").ok());
+  EXPECT_TRUE(Commit(writer, "2").ok());
+  const Unsaved unsaved = List(writer);
+  ASSERT_EQ(unsaved.files.size(), 1U);
+  EXPECT_EQ(unsaved.files[0].path, "big");
+  writer.chunks->LetSyncsGo();
   EXPECT_TRUE(big.get().ok());
 }
 
