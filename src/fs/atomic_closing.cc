@@ -20,6 +20,8 @@ namespace {
 
 // What was just written is in memory, or on this host's disk.
 constexpr auto kReadMax = std::chrono::minutes(1);
+// For so long a rename that was sent back may come again, and the kernel may take to move the name.
+constexpr auto kMovedWithin = std::chrono::seconds(10);
 
 Failpoint before_name("fs.atomic_before_name", Failpoint::Kind::kKill);
 Failpoint after_name("fs.atomic_after_name", Failpoint::Kind::kKill);
@@ -281,6 +283,8 @@ bool AtomicFiles::End(const PendingPtr& pending, IsNamed is_named) {
     const auto own = by_user_.find(pending->opener.uid);
     if (--own->second == 0) by_user_.erase(own);
     pending_count_ = by_inode_.size();
+    if (by_inode_.empty()) moved_.clear();
+    moved_count_ = moved_.size();
   }
   if (is_named == IsNamed::kNo) {
     Drop(pending->inode, pending->kept_open);
@@ -295,20 +299,45 @@ bool AtomicFiles::Unlink(uint32_t thread, InodeId directory, std::string_view na
   return own != nullptr && End(own, IsNamed::kNo);
 }
 
+bool AtomicFiles::IsMoved(InodeId directory, std::string_view name) {
+  if (moved_count_ == 0) return false;
+  MutexLock lock(mutex_);
+  const auto found = moved_.find({directory, std::string(name)});
+  return found != moved_.end() && Clock::Now() < found->second.until;
+}
+
+void AtomicFiles::SetMoved(const meta::RenameParams& params, uint32_t thread, Clock::time_point until) {
+  moved_[{params.from_parent, params.from_name}] = {thread, until};
+  if (params.mode == meta::RenameMode::kExchange) moved_[{params.to_parent, params.to_name}] = {thread, until};
+  moved_count_ = moved_.size();
+}
+
 // A thread without a number finds no such files.
-bool AtomicFiles::MustSendBack(uint32_t thread, const meta::RenameParams& params) {
-  const auto before = TakeSentBack(thread);
-  if (thread == 0 || (before && before->renames)) return false;
-  return IsPending(params.to_parent, params.to_name) ||
-         (params.mode == meta::RenameMode::kExchange && IsPending(params.from_parent, params.from_name));
+bool AtomicFiles::MustLookUpAgain(uint32_t thread, const meta::RenameParams& params) {
+  const bool is_onto_one =
+      IsPending(params.to_parent, params.to_name) ||
+      (params.mode == meta::RenameMode::kExchange && IsPending(params.from_parent, params.from_name));
+  if (thread == 0 || !is_onto_one) return false;
+  const auto now = Clock::Now();
+  MutexLock lock(mutex_);
+  std::erase_if(moved_, [now](const auto& item) { return item.second.until < now; });
+  const auto found = moved_.find({params.from_parent, params.from_name});
+  const bool is_again = found != moved_.end() && found->second.thread == thread;
+  if (!is_again && moved_.size() >= kPendingMax) return false;
+  SetMoved(params, thread, is_again ? Clock::time_point::max() : now + kMovedWithin);
+  return !is_again;
+}
+
+// What the kernel is told until it has moved the name is told so too.
+void AtomicFiles::NoteAnswered(const meta::RenameParams& params) {
+  if (moved_count_ == 0) return;
+  MutexLock lock(mutex_);
+  const auto found = moved_.find({params.from_parent, params.from_name});
+  if (found != moved_.end()) SetMoved(params, found->second.thread, Clock::Now() + kMovedWithin);
 }
 
 Result<std::optional<meta::RenameParams>> AtomicFiles::BeginRename(uint32_t thread, const meta::RenameParams& params) {
-  if (MustSendBack(thread, params)) {
-    NoteSentBack(thread,
-                 {.renames = true, .inode = {}, .directory = {}, .started = StartOf(thread), .at = Clock::Now()});
-    return MakeError(ErrorCode::kStale, "both names are to be looked up again");
-  }
+  if (MustLookUpAgain(thread, params)) return MakeError(ErrorCode::kStale, "both names are to be looked up again");
   const PendingPtr own = FindOwn(thread, params.from_parent, params.from_name);
   if (own == nullptr) return std::optional<meta::RenameParams>();
   if (params.mode == meta::RenameMode::kExchange) {

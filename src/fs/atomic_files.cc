@@ -16,10 +16,10 @@
 namespace cairnfs::fs {
 namespace {
 
-// A thread whose open was sent back comes again at once, and then opens what it has found. After so long nobody finds
-// what it has not opened, and a look-up is no part of that open any more.
+// A thread whose open was sent back comes again at once. After so long a look-up is no part of that open any more.
 constexpr auto kComesAgainWithin = std::chrono::seconds(10);
-// Of one walk: where the name was absent, or another's, the kernel looks it up once more at once.
+// Then it opens what it has found, or the kernel looks the name up once more, at once. After so long nobody finds what
+// it has not opened.
 constexpr auto kLookedUpTwiceWithin = std::chrono::seconds(1);
 // What was not opened after so long never is: its process was killed on the way.
 constexpr auto kOpenedAfter = std::chrono::minutes(1);
@@ -29,7 +29,7 @@ constexpr size_t kSentBackTidied = 1024;  // more than so many threads are looke
 
 // Also where the rule is gone since a file was begun.
 bool AtomicFiles::IsAskedEachTime(InodeId directory, std::string_view name) {
-  if (IsPending(directory, name)) return true;
+  if (IsPending(directory, name) || IsMoved(directory, name)) return true;
   if (at_.services.atomic_rules.AreNone()) return false;
   const auto rule = at_.services.atomic_rules.Of({}, directory, name);
   return !rule.ok() || *rule != nullptr;
@@ -47,7 +47,7 @@ AtomicFiles::PendingPtr AtomicFiles::FindLocked(const Place& place, const Proces
     const auto& [directory, name, of_process, inode] = at->first;
     if (directory != place.directory || name != place.name || of_process != process) break;
     const Pending& pending = *at->second;
-    const bool is_left = !pending.is_opened && Clock::Now() - pending.made_at > kComesAgainWithin;
+    const bool is_left = !pending.is_opened && Clock::Now() - pending.made_at > kLookedUpTwiceWithin;
     if (!pending.is_ending && !pending.is_killed && !is_left) return at->second;
   }
   return nullptr;
@@ -99,14 +99,7 @@ bool AtomicFiles::IsSentBack(uint32_t thread) {
   if (sent_back_count_ == 0) return false;
   MutexLock lock(mutex_);
   const auto found = sent_back_.find(thread);
-  return found != sent_back_.end() && !found->second.renames && !found->second.looked_up;
-}
-
-bool AtomicFiles::IsSentBackToRename(uint32_t thread) {
-  if (sent_back_count_ == 0) return false;
-  MutexLock lock(mutex_);
-  const auto found = sent_back_.find(thread);
-  return found != sent_back_.end() && found->second.renames;
+  return found != sent_back_.end() && !found->second.looked_up;
 }
 
 std::optional<AtomicFiles::SentBack> AtomicFiles::TakeSentBack(uint32_t thread) {
@@ -142,9 +135,10 @@ Status AtomicFiles::CheckSeen(const Caller& caller, InodeId directory, InodeId i
 }
 
 bool AtomicFiles::IsAgain(const SentBack& note, InodeId inode, const Context& context) {
-  if (note.renames) return false;
   if (note.inode == inode) return true;
-  if (note.name.empty() || !note.looked_up) return false;
+  if (note.name.empty() || !note.looked_up || Clock::Now() - note.at > kLookedUpTwiceWithin) return false;
+  const InodePtr known = at_.services.table.Find(inode);
+  if (known && known->unlinked) return true;  // nobody else finds it any more
   const auto now = at_.services.parts.names.Lookup(context, note.directory, note.name);
   return now.ok() && now->inode == inode;
 }
@@ -246,7 +240,8 @@ void AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::s
     NoteSentBack(thread, noted);
   };
   if (!found.ok()) {
-    if (rule.ok()) note({}, *rule == nullptr ? std::optional(Status()) : std::nullopt);
+    const bool is_second = !sent_back->name.empty();
+    if (rule.ok() && !is_second) note({}, *rule == nullptr ? std::optional(Status()) : std::nullopt);
     return done(std::move(found));
   }
   const auto find_old = [note, file = *found, done](const Status& looked_up) {

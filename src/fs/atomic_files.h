@@ -56,8 +56,6 @@ class AtomicFiles {
   Result<meta::Attr> Lookup(const Context& context, uint32_t thread, InodeId directory, std::string_view name);
   // Whether the thread's last open was sent back by Open, and it has not looked the file up again.
   bool IsSentBack(uint32_t thread);
-  // The same of its last rename, by BeginRename: the kernel is to ask for what it looks up now each time.
-  bool IsSentBackToRename(uint32_t thread);
 
   // Who opens the name, which may be another's by the time of the close.
   struct Opener {
@@ -96,6 +94,8 @@ class AtomicFiles {
   Result<std::optional<meta::RenameParams>> BeginRename(uint32_t thread, const meta::RenameParams& params);
   // The rename that the process asked for was made; `named`: as BeginRename has it.
   void EndRename(uint32_t thread, const meta::RenameParams& params, const std::optional<meta::RenameParams>& named);
+  // The answer to a rename comes next.
+  void NoteAnswered(const meta::RenameParams& params);
 
  private:
   struct Pending;
@@ -108,7 +108,6 @@ class AtomicFiles {
   };
   // A thread whose open was answered so that the kernel looks the path up again. Whatever comes of that takes it away.
   struct SentBack {
-    bool renames = false;
     InodeId inode;         // that it opened
     InodeId directory;     // in which this host last saw its name; 0: not known
     uint64_t started = 0;  // the thread
@@ -121,7 +120,10 @@ class AtomicFiles {
   enum class IsNamed { kNo, kYes };
 
   bool IsPending(InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
-  bool MustSendBack(uint32_t thread, const meta::RenameParams& params) EXCLUDES_LOCK(mutex_);
+  // The kernel need not ask for a name that a rename moves to one of ours, and moves that along.
+  bool IsMoved(InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
+  bool MustLookUpAgain(uint32_t thread, const meta::RenameParams& params) EXCLUDES_LOCK(mutex_);
+  void SetMoved(const meta::RenameParams& params, uint32_t thread, Clock::time_point until) REQUIRES_LOCK(mutex_);
   // One whose last close has not begun.
   PendingPtr FindOwn(uint32_t thread, InodeId directory, std::string_view name) EXCLUDES_LOCK(mutex_);
   PendingPtr FindLocked(const Place& place, const ProcessId& process) REQUIRES_LOCK(mutex_);
@@ -151,6 +153,7 @@ class AtomicFiles {
   void Publish(const PendingPtr& pending, const Caller& caller, Done<void> done);
   std::optional<std::string> WhyCutShort(const Pending& pending, const Caller& caller);
   void TakeName(const PendingPtr& pending, const Caller& caller, const Done<void>& done);
+  void RenameToName(const PendingPtr& pending, const Caller& caller, const Done<void>& done);
   Status CheckMayTake(const Pending& pending, const Context& context,
                       const std::optional<meta::RenameParams::Target>& target);
   // What became of a rename that has failed.
@@ -163,12 +166,18 @@ class AtomicFiles {
 
   const Parts at_;
   DescriptorLooks looks_;
-  std::atomic<size_t> pending_count_{0}, sent_back_count_{0};
+  std::atomic<size_t> pending_count_{0}, sent_back_count_{0}, moved_count_{0};
   Mutex mutex_;
   std::map<Key, PendingPtr> by_name_ GUARDED_BY(mutex_);
   std::unordered_map<InodeId, PendingPtr> by_inode_ GUARDED_BY(mutex_);
   std::map<uint32_t, size_t> by_user_ GUARDED_BY(mutex_);
   std::unordered_map<uint32_t, SentBack> sent_back_ GUARDED_BY(mutex_);
+  // Names of which the kernel is told to ask each time, as a thread is to look them up again for its rename.
+  struct Moved {
+    uint32_t thread = 0;
+    Clock::time_point until;
+  };
+  std::map<std::pair<InodeId, std::string>, Moved> moved_ GUARDED_BY(mutex_);
   std::unique_ptr<TaskQueue> checks_ GUARDED_BY(mutex_);  // of formats, one at a time; null: none was yet
   // One for each task of it; there are no more than files under way, and those that threads make at this moment.
   Turns<std::function<void()>> to_check_ GUARDED_BY(mutex_){2 * kPendingMax, 1};

@@ -38,7 +38,7 @@ void MakeNodeAndReply(fuse_req_t request, fuse_ino_t parent, const char* name, c
 void OpLookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto thread = static_cast<uint32_t>(fuse_req_ctx(request)->pid);
   fs::AtomicFiles& atomic_files = SessionOf(request).filesystem().atomic_files();
-  const bool is_asked = IsAskedEachTime(request, InodeId{parent}, name) || atomic_files.IsSentBackToRename(thread);
+  const bool is_asked = IsAskedEachTime(request, InodeId{parent}, name);
   // A file by its handle.
   const bool is_beside = Receiver::Current().is_beside() && std::string_view(name) == ".";
   auto reply = [request, parent, is_asked, is_beside, name = std::string(name)](const Result<meta::Attr>& attr) {
@@ -148,9 +148,13 @@ void OpRename(fuse_req_t request, fuse_ino_t from_parent, const char* from_name,
   WhereItMayWait(request, [request, params](fs::FileSystem& filesystem, const fs::Caller& caller) {
     fs::AtomicFiles& atomic_files = filesystem.atomic_files();
     const auto named = atomic_files.BeginRename(caller.pid, params);
-    if (!named.ok()) return ReplyError(request, named.error());
+    if (!named.ok()) {
+      atomic_files.NoteAnswered(params);
+      return ReplyError(request, named.error());
+    }
     auto reply = [request, &atomic_files, params, named = *named, thread = caller.pid](const Result<void>& status) {
       if (status.ok()) atomic_files.EndRename(thread, params, named);
+      atomic_files.NoteAnswered(params);
       ReplyStatus(request, status);
     };
     filesystem.names().Rename(*named ? **named : params, caller, std::move(reply));
