@@ -58,7 +58,7 @@ Result<Location> Locate(const Target& target) {
     for (const MountEntry& mount : mounts) message += " " + mount.mount_point;
     return MakeError(ErrorCode::kInvalidArgument, message);
   }
-  return Location{mounts.front().source, mounts.front().mount_point};
+  return Location{mounts.front().source, mounts.front().mount_point, {}, mounts.front().root};
 }
 
 Result<control::Client> Connect(const Location& location) {

@@ -26,7 +26,8 @@ using nlohmann::ordered_json;
 using retention::Policy;
 
 constexpr std::chrono::seconds kJudgementLasts{2};
-constexpr int kJudgingShare = 4;                // removing gets so many times what judging takes
+constexpr int kJudgingShare = 4;  // removing gets so many times what judging takes
+constexpr const char* kNameIsTooLong = "its name is too long to get it back: more than 111 bytes";
 constexpr std::chrono::seconds kSettled{3600};  // after the last change right in it
 
 Timestamp TimeOf(double seconds) {
@@ -109,7 +110,7 @@ Result<Listing> ListForJudge(const Policy& policy, std::optional<uid_t> only_of,
     if (only_of && info.st_uid != *only_of) checkpoint.unknown = "the owner of the policy does not own it";
     const auto own_policy = ReadAttribute(one.path, CAIRNFS_XATTR_RETAIN);
     if (!own_policy.ok() || *own_policy) checkpoint.unknown = "it may be a run with a policy of its own";
-    if (!CanGetNameBack(one.name)) checkpoint.unknown = "its name is too long to get it back: more than 111 bytes";
+    if (!CanGetNameBack(one.name)) checkpoint.unknown = kNameIsTooLong;
     retention::Protection protection = ReadProtectionAndOpen("./" + one.name, OwnOpens::kMaybe, &silent);
     const bool may_be_open = protection.open || !protection.unknown.empty();
     if (protection.unknown.empty()) protection.unknown = checkpoint.unknown;
@@ -177,7 +178,12 @@ Result<std::set<std::string>> JudgeTemporaries(const Policy& policy, std::option
                            .goes = verdict.goes,
                            .reason = std::move(verdict.reason),
                            .unwritten_for = time});
-    if (fates.lines.back().goes) KeepSealedInside(fates.lines.back());
+    Fate& fate = fates.lines.back();
+    if (fate.goes && !CanGetNameBack(name)) {
+      fate.goes = false;
+      fate.reason = kNameIsTooLong;
+    }
+    if (fate.goes) KeepSealedInside(fate);
     names.insert(name);
   }
   return names;

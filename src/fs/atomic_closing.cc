@@ -205,7 +205,13 @@ Status AtomicFiles::CheckMayTake(const Pending& pending, const Context& context,
   return CheckMayReplace(pending.opener, directory, owner);
 }
 
+// Its bytes count for the quota of the directory before anybody sees the name.
 void AtomicFiles::TakeName(const PendingPtr& pending, const Caller& caller, const Done<void>& done) {
+  at_.names.FollowQuotaOfNamed(pending->inode, pending->directory, caller,
+                               [this, pending, caller, done](const Status&) { RenameToName(pending, caller, done); });
+}
+
+void AtomicFiles::RenameToName(const PendingPtr& pending, const Caller& caller, const Done<void>& done) {
   meta::RenameParams params;
   params.from_parent = params.to_parent = pending->directory;
   params.from_name = params.to_name = pending->name;
@@ -218,13 +224,14 @@ void AtomicFiles::TakeName(const PendingPtr& pending, const Caller& caller, cons
     return may;
   };
   before_name.Pass();
-  at_.names.Rename(params, caller, [this, pending, is_refused, done](const Status& named) {
+  at_.names.Rename(params, caller, [this, pending, is_refused, caller, done](const Status& named) {
     after_name.Pass();
-    if (named.ok()) {
-      return at_.names.FollowQuotaOfNamed(pending->inode, [this, pending, done](const Status&) {
-        static_cast<void>(End(pending, IsNamed::kYes));
-        done({});
-      });
+    if (named.ok()) {  // it may have come under a quota just then
+      return at_.names.FollowQuotaOfNamed(pending->inode, pending->directory, caller,
+                                          [this, pending, done](const Status&) {
+                                            static_cast<void>(End(pending, IsNamed::kYes));
+                                            done({});
+                                          });
     }
     if (*is_refused) {
       constexpr const char* kWhy = "the name stands for something else by now, which its opener may not replace";
@@ -355,7 +362,9 @@ void AtomicFiles::EndRename(uint32_t thread, const meta::RenameParams& params,
   if (over != nullptr && (!named || over->inode != *named->unnamed)) static_cast<void>(End(over, IsNamed::kNo));
   if (!named) return;
   if (const PendingPtr own = Find(*named->unnamed)) static_cast<void>(End(own, IsNamed::kYes));
-  at_.names.FollowQuotaOfNamed(*named->unnamed, [](const Status&) {});
+  Caller nobody;
+  nobody.context = Context().WithTimeout(kReadMax);
+  at_.names.FollowQuotaOfNamed(*named->unnamed, params.to_parent, nobody, [](const Status&) {});
 }
 
 }  // namespace cairnfs::fs

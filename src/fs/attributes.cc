@@ -342,9 +342,14 @@ Result<std::string> Attributes::DescribeSeal(const Context& context, InodeId id)
 
 Result<std::string> Attributes::DescribeSealedInside(const Caller& caller, InodeId id) {
   CAIRNFS_RETURN_IF_ERROR(at_.keeping.CheckOwner(caller, id));
-  CAIRNFS_ASSIGN_OR_RETURN(const auto sealed, at_.parts.names.FindSealedBelow(caller.context, id));
-  if (!sealed) return MakeError(ErrorCode::kNoData, "nothing in it is sealed");
-  return at_.parts.names.PathOfInode(caller.context, *sealed);
+  if (!at_.seals.TakePlace(caller.uid)) {
+    return MakeError(ErrorCode::kBusy, "too many other directories of this user's are looked at; try again");
+  }
+  const auto sealed = at_.parts.names.FindSealedBelow(caller.context, id);
+  at_.seals.LeavePlace(caller.uid);
+  if (!sealed.ok()) return sealed.error();
+  if (!*sealed) return MakeError(ErrorCode::kNoData, "nothing in it is sealed");
+  return at_.parts.names.PathOfInode(caller.context, **sealed);
 }
 
 Result<std::string> Attributes::DescribeWriters(const Caller& caller, InodeId id) {

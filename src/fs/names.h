@@ -64,9 +64,9 @@ class Names {
   // told.
   using NameTold = std::function<void(InodeId parent, const std::string& name)>;
   void TellNames(NameTold tell);
-  // A file has got its first name, or one in another directory than it was begun in. Calls `done`, with no error, once
-  // what this host keeps of it counts for the quota that it falls under.
-  void FollowQuotaOfNamed(InodeId file, const Done<void>& done);
+  // A file gets its first name in the directory, or has got it. Calls `done`, with no error, once what this host keeps
+  // of it counts for the quota of that, or the caller waits no more.
+  void FollowQuotaOfNamed(InodeId file, InodeId directory, const Caller& caller, const Done<void>& done);
   // Whether rename(2) would let the caller give the directory a name in `final_parent`, by the modes and owners of both
   // and of the directory that it lies in: kPermission says what is missing. May wait for other hosts.
   Status CheckMayRename(const Context& context, const Credentials& caller, InodeId directory, InodeId final_parent);

@@ -110,8 +110,8 @@ Status QuotaWalk::SetRecord(const Context& context, InodeId inode, InodeId quota
   return UnlessGone(at_.parts.names.SetQuota(context, inode, quota));
 }
 
-void QuotaWalk::MoveContent(const Context& context, InodeId id, InodeId quota, Done<void> done) {
-  InodePtr inode = at_.table.Hold(id);
+void QuotaWalk::MoveContent(const Services& at, const Context& context, InodeId id, InodeId quota, Done<void> done) {
+  InodePtr inode = at.table.Hold(id);
   auto apply = [quota](Content& content) -> Status {
     content.quota = quota;
     content.quota_is_set = true;  // also of a file without a record: another host may be about to publish one
@@ -121,7 +121,7 @@ void QuotaWalk::MoveContent(const Context& context, InodeId id, InodeId quota, D
   Caller caller;
   caller.context = context;
   FileChange change{.inode = inode, .apply = std::move(apply), .publishes = true, .caller = std::move(caller)};
-  at_.sharing.Change(std::move(change), [&table = at_.table, inode, done = std::move(done)](const Status& status) {
+  at.sharing.Change(std::move(change), [&table = at.table, inode, done = std::move(done)](const Status& status) {
     table.Unhold(inode);
     done(UnlessGone(status));
   });
@@ -146,7 +146,7 @@ Status QuotaWalk::MoveFiles(const Context& context, const std::vector<Child>& fi
       MutexLock lock(waiting->mutex);
       waiting->count++;
     }
-    MoveContent(context, file.inode, quota, [waiting, inode = file.inode](const Status& moved) {
+    MoveContent(at_, context, file.inode, quota, [waiting, inode = file.inode](const Status& moved) {
       MutexLock lock(waiting->mutex);
       waiting->count--;
       waiting->changed.NotifyAll();

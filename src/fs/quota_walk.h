@@ -32,9 +32,8 @@ class QuotaWalk {
   // is taken all the same, that is left alone. A file whose content cannot be read holds up no other: it is told at the
   // end; where it is taken, it counts for the quota that it had, and the walk does not fail.
   Status Move(const Context& context, InodeId directory, InodeId quota);
-  // Has the content of a file count for the quota. Calls `done` perhaps on another thread, and before this is
-  // destroyed.
-  void MoveContent(const Context& context, InodeId inode, InodeId quota, Done<void> done);
+  // Has the content of a file count for the quota. Calls `done` perhaps on another thread.
+  static void MoveContent(const Services& at, const Context& context, InodeId inode, InodeId quota, Done<void> done);
 
  private:
   struct Child {

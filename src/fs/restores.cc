@@ -56,11 +56,7 @@ Result<bool> Names::PromiseRoom(const Context& context, const meta::RestoreParam
   if (state.record) bytes = {state.record->allocated_bytes, state.record->unique_bytes};
   if (const InodePtr inode = at_.table.Find(id)) {  // what was written is published a little later
     MutexLock lock(inode->mutex);
-    Content* content = inode->content.get();
-    if (content != nullptr) {
-      content->FoldNewBytes(content->AllocatedBytes());
-      bytes = {content->AllocatedBytes(), content->unique_bytes};
-    }
+    if (inode->content && inode->content->changed) bytes = inode->content->QuotaBytes();
   }
   const Status promised = at_.quotas.Promise(context, directory.quota, id, bytes);
   return promised.ok() ? Result<bool>(true) : promised.error().WithContext("it has no room there");
@@ -74,18 +70,20 @@ void Names::FollowQuota(const Context& context, const meta::Attr& restored, Inod
     if (restored.quota != quota_before) followed = walk.Move(context, restored.inode, restored.quota);
   } else if (S_ISREG(restored.mode) && (!at_.parts.cluster || at_.table.Find(restored.inode))) {
     // Among several hosts the transaction has moved what is published.
-    followed =
-        Await([&](Done<void> done) { walk.MoveContent(context, restored.inode, restored.quota, std::move(done)); });
+    followed = Await([&](Done<void> done) {
+      QuotaWalk::MoveContent(at_, context, restored.inode, restored.quota, std::move(done));
+    });
   }
   if (followed.ok()) return;
   spdlog::warn("inode {} is restored, and not all of it falls under the quota of its directory: {}",
                restored.inode.value, followed.error().message);
 }
 
-void Names::FollowQuotaOfNamed(InodeId file, const Done<void>& done) {
+void Names::FollowQuotaOfNamed(InodeId file, InodeId directory, const Caller& caller, const Done<void>& done) {
   if (!at_.quotas.any()) return done({});
-  auto follow = [this, file, done] {
-    const auto attr = at_.parts.names.GetAttr({}, file);
+  const auto ignore = [done](const Status&) { done({}); };
+  auto follow = [this, file, directory, context = caller.context, done, ignore] {
+    const auto attr = at_.parts.names.GetAttr(context, directory);
     const InodePtr inode = attr.ok() ? at_.table.Find(file) : nullptr;
     bool is_other = false;
     if (inode != nullptr) {
@@ -93,15 +91,9 @@ void Names::FollowQuotaOfNamed(InodeId file, const Done<void>& done) {
       is_other = inode->content && inode->content->quota != attr->quota;
     }
     if (!is_other) return done({});
-    QuotaWalk walk(at_, [](uint64_t) { return Status(); });
-    walk.MoveContent({}, file, attr->quota, [file, done](const Status& moved) {
-      if (!moved.ok()) {
-        spdlog::warn("inode {} does not count for the quota of its directory: {}", file.value, moved.error().message);
-      }
-      done({});
-    });
+    QuotaWalk::MoveContent(at_, context, file, attr->quota, ignore);
   };
-  if (!at_.calls.Run(follow)) done({});
+  at_.calls.Run(caller, std::move(follow), ignore);
 }
 
 Status Names::RestoreAdmitted(const Context& context, const meta::RestoreParams& params) {

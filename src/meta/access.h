@@ -47,7 +47,6 @@ Status ValidateName(std::string_view name);
 
 Status ValidateXattrName(std::string_view name, const NamespaceOptions& options);  // kRange
 Error NoXattr(InodeId inode, std::string_view name);                               // kNoData
-// kOtherQuota. A number whose quota is gone is none: a walk that was cut short may have left it.
 // A file that gets a name falls under the quota of its directory, and counts for it. On a host alone only rounds write
 // what a file has: they do so late, below what was written meanwhile, which hides it.
 struct FileUnderQuota {
@@ -55,6 +54,7 @@ struct FileUnderQuota {
 };
 Status MoveFileUnderQuota(const Context& context, kv::KvStore& store, const NamespaceOptions& options,
                           const FileUnderQuota& moved, InodeRecord& inode, kv::Transaction& transaction);
+// kOtherQuota. A number whose quota is gone is none: a walk that was cut short may have left it.
 Status CheckSameQuota(const Context& context, kv::KvStore& store, InodeId one, InodeId other);
 
 Result<std::optional<Versioned<DentryRecord>>> FindDentry(const Context& context, kv::KvStore& store, InodeId parent,
