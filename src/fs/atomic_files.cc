@@ -235,13 +235,12 @@ void AtomicFiles::LookUpSentBack(const Opener& opener, InodeId directory, std::s
     noted.inode = inode;
     noted.directory = directory;
     noted.name = name;
-    noted.at = Clock::Now();
+    if (sent_back.name.empty()) noted.at = Clock::Now();  // else it is of the same walk
     noted.looked_up = looked_up;
     NoteSentBack(thread, noted);
   };
   if (!found.ok()) {
-    const bool is_second = !sent_back->name.empty();
-    if (rule.ok() && !is_second) note({}, *rule == nullptr ? std::optional(Status()) : std::nullopt);
+    if (rule.ok()) note({}, *rule == nullptr ? std::optional(Status()) : std::nullopt);
     return done(std::move(found));
   }
   const auto find_old = [note, file = *found, done](const Status& looked_up) {
